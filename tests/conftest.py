@@ -49,7 +49,7 @@ gc.set_threshold(100_000, 20, 20)
 LONG_FILES = (
     *("test_browser.py", "test_implementations.py", "test_gate.py", "test_subtle_mistakes.py"),
     *("test_collectives.py", "test_spot_checks.py", "test_run.py", "test_supervisor.py"),
-    *("test_model_state.py", "test_worker.py", "test_due_updates.py", "test_altered_optimizers.py"),
+    *("test_model_state.py", "test_worker.py", "test_due_updates.py", "test_later_mistakes.py"),
     *("test_statistical_proof.py", "test_workloads.py", "test_foreign.py", "test_layer_stacks.py"),
     *("test_ablated_arms.py", "test_divided_gradients.py", "test_compile_only.py"),
     *("test_regress.py", "test_projection.py", "test_layers.py", "test_function_race.py"),

@@ -24,6 +24,7 @@ from bench.records.rows import (
     Ceilings,
     CellRow,
     Checkpoint,
+    HostSlot,
     Look,
     LossRow,
     Manifest,
@@ -105,7 +106,8 @@ class Plan:
     memory_bytes: int = MEMORY_BYTES
     processor: str = PROCESSOR
     flops_scale: float = 1.0
-    load: float = 0.3
+    foreign: float = 0.0
+    """Share of the cores' time that other processes used."""
     traced: bool = False
     trained: int = 0
     """Steps of every loss curve."""
@@ -162,7 +164,7 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
             "physical_cores": plan.usable_cores,
             "usable_cores": plan.usable_cores,
             "memory_bytes": plan.memory_bytes,
-            "load": plan.load,
+            "load": 0.3,
         },
         "versions": {"python": "3.13.1", "jax": "0.10.2", "flax": "0.12.8", "optax": "0.2.6"},
         "environment": {"NPROC": "1"},
@@ -248,6 +250,7 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
     ways = plan.inputs | plan.ablations
     arms += [arm_beside(name, way) for name in ok for way in ways if label == "all"]
     samples: list[SampleRow] = []
+    host = HostSlot(cores_s=4.0, steal_s=0.0, own_s=2.0, foreign_s=4.0 * plan.foreign, mhz=None)
     for number in range(plan.rounds):
         # Shared by the round's turns: what a paired estimator has to see through. Heavy-tailed.
         shared = plan.shared_noise * rng.standard_t(3)
@@ -273,7 +276,7 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
                     "latency_ns": int(20e9 * seconds + 20 * 30e3),
                     "throughput_ns": int(20e9 * seconds),
                     "wash_out_ns": int(1e9 * seconds),
-                    "host": None,
+                    "host": host,
                 }
             )
             if way in plan.inputs:

@@ -65,8 +65,8 @@ class Comparison:
     noise cancels, or by step time where there is no ratio. Approximate ones follow the exact."""
     drifts: dict[str, float]
     """Sure trends of arms' ratios to the baseline within the launches; about relative changes."""
-    conditions: Conditions | None
-    """Conditions on the host during the block; None where the system reported nothing."""
+    conditions: Conditions
+    """Conditions on the host during the block."""
     straggling: dict[str, dict[str, float]]
     """With several processes: see bench.analyse.turn_details.straggling."""
     programs: dict[str, str]

@@ -93,13 +93,11 @@ class Conditions:
     """Lowest and highest mean frequency; None where the system does not report it."""
 
 
-def conditions(samples: pd.DataFrame) -> Conditions | None:
-    """Aggregate the state of the host over turns; None where the system reported nothing."""
+def conditions(samples: pd.DataFrame) -> Conditions:
+    """Aggregate the state of the host over turns."""
     columns = ("host_cores_s", "host_steal_s", "host_foreign_s", "host_mhz")
     cores, steal, foreign, mhz = (samples[name].to_numpy(float) for name in columns)
-    available = float(np.nansum(cores))
-    if not available:
-        return None
+    available = float(np.nansum(cores)) or 1.0  # without turns, all shares are 0
     mhz = mhz[~np.isnan(mhz)]
     return Conditions(
         steal=float(np.nansum(steal)) / available,

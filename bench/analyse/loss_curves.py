@@ -121,22 +121,3 @@ def curves_frame(trainings: Iterable[Training]) -> pd.DataFrame:
             columns = {"step": steps + 1, "loss": one.losses, "difference": apart}
             frames.append(pd.DataFrame({"block": training.block.name, "arm": one.arm, **columns}))
     return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
-
-
-def differences_frame(trainings: Iterable[Training]) -> pd.DataFrame:
-    """Return one row per curve except the reference's, with its distance from the reference."""
-    rows = [
-        {
-            "block": training.block.name,
-            "arm": one.arm,
-            "steps": len(one.losses),
-            "largest_difference": one.largest,
-            f"largest_difference_first_{EARLY}": one.early,
-            "tolerance": one.tolerance,
-            "first_step_beyond": one.beyond,
-            "reason": one.reason,
-        }
-        for training in trainings
-        for one in training.every[1:]
-    ]
-    return pd.DataFrame(rows).astype({"first_step_beyond": "Int64"} if rows else {})

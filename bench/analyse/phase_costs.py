@@ -12,7 +12,7 @@ from typing import Any
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import columns
 from bench.records.arms import INPUT_WAYS, arm_beside
-from bench.records.rows import Checkpoint
+from bench.records.rows import Checkpoint, SavedCheckpoint
 
 
 def input_costs(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -47,6 +47,7 @@ def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[st
 
 
 _ENDS = ("s", "least_s", "most_s")
+_NO_SAVE = SavedCheckpoint(blocking_s=[], total_s=[], steps_before_ns=[], steps_during_ns=[])
 
 
 def checkpoint_costs(
@@ -68,44 +69,25 @@ def checkpoint_costs(
 
 
 def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterator[dict[str, Any]]:
-    common = {
-        "cell": cell["cell"],
-        "implementation": cell["implementation"],
-        "what": "",
-        "reason": checkpoint["reason"],
-        "repetitions": 0,
-        **_spread("total", ()),
-        **_spread("blocking", ()),
-        **_spread("step_during", ()),
-        "step_before_s": math.nan,
-        "state_bytes": float(checkpoint["state_bytes"]),
-        "stored_bytes": float(checkpoint["stored_bytes"]),
-        "bytes_a_second": math.nan,
-    }
-    if checkpoint["reason"]:
-        yield common
-    for mode, save in checkpoint["saves"].items():
-        before = [ns / 1e9 for ns in save["steps_before_ns"]]
+    saves = {f"save, {mode}": save for mode, save in checkpoint["saves"].items()}
+    seconds = {what: save["total_s"] for what, save in saves.items()}
+    seconds |= {f"restore on {one['mesh']}": one["seconds"] for one in checkpoint["restores"]}
+    for what, total in (seconds or {"": []}).items():
+        save, spread = saves.get(what, _NO_SAVE), _spread("total", total)
         yield {
-            **common,
-            "what": f"save, {mode}",
-            **_total(save["total_s"], checkpoint),
+            "cell": cell["cell"],
+            "implementation": cell["implementation"],
+            "what": what,
+            "reason": checkpoint["reason"],
+            "repetitions": len(total),
+            **spread,
             **_spread("blocking", save["blocking_s"]),
             **_spread("step_during", [ns / 1e9 for ns in save["steps_during_ns"]]),
-            "step_before_s": median(before) if before else math.nan,
+            "step_before_s": median(save["steps_before_ns"] or [math.nan]) / 1e9,
+            "state_bytes": checkpoint["state_bytes"] or math.nan,
+            "stored_bytes": checkpoint["stored_bytes"] or math.nan,
+            "bytes_a_second": checkpoint["state_bytes"] / (spread["total_s"] or math.nan),
         }
-    for restore in checkpoint["restores"]:
-        yield {
-            **common,
-            "what": f"restore on {restore['mesh']}",
-            **_total(restore["seconds"], checkpoint),
-        }
-
-
-def _total(seconds: Sequence[float], checkpoint: Checkpoint) -> dict[str, float]:
-    spread = _spread("total", seconds)
-    rate = checkpoint["state_bytes"] / (spread["total_s"] or math.nan)
-    return {**spread, "repetitions": len(seconds), "bytes_a_second": rate}
 
 
 def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """`python -m bench maxbatch RUN`: the largest batch that fits, for each cell of a run."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -12,9 +11,8 @@ from bench.measure.run_folder import find_run, refuse_race
 from bench.plan.content_keys import Contents
 from bench.plan.option_values import BadInput, collected
 from bench.plan.selection import selector
-from bench.records import largest_batches, numbers, store
+from bench.records import largest_batches, numbers
 from bench.records.paths import as_typed
-from bench.records.rows import CellRow
 
 
 def maxbatch(
@@ -46,19 +44,22 @@ def maxbatch(
     if faults:
         raise BadInput(faults)
     refuse_race((stored_run := load_run(run)).manifest, "searched")
-    cells = proved(stored_run, selected)
+    proved = (row for row in stored_run.decisive() if row["status"] == "ok")
+    cells = [row for row in proved if selected(row["cell"])]
     catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
     limit = largest_fit.limit_of(catalogue, limit_bytes)
     searches = largest_fit.searches_of_run(cells, Contents(catalogue), limit)
     if not searches:
-        raise BadInput([f"{folder.name}: no selected cell runs in a single process"])
-    stored = largest_batches.read(folder)
-    rows = [] if again else largest_fit.valid(searches, stored)
+        lost = "; damaged launches are set aside, see the warnings" if stored_run.damaged else ""
+        fault = f"{folder.name}: no selected cell is ok and runs in a single process"
+        raise BadInput([f"{fault}{lost}"])
+    stored = [] if again else largest_batches.read(folder)
+    known = [(one, largest_fit.valid(one, stored)) for one in searches]
+    rows = [row for _, row in known if row]
+    left = [one for one, row in known if not row]
     total = numbers.count(len(searches), "cell")
     if rows:
         typer.echo(f"{len(rows)} of {total} kept from before; --again searches them again")
-    known = {largest_batches.key(row) for row in rows}
-    left = [one for one in searches if largest_batches.key_of(one.cell) not in known]
     try:
         console = plain_console(stderr=True)
         for row in largest_fit.search_here(left, catalogue, console):
@@ -72,15 +73,6 @@ def maxbatch(
     run_tables.show_largest(plain_console(), sorted(rows, key=largest_batches.key))
     path = (folder / largest_batches.FILE).as_posix()
     typer.echo(f"stored: {path} (`{as_typed('report')} {run}` shows it)")
-
-
-def proved(stored: store.Run, selected: Callable[[str], bool]) -> list[CellRow]:
-    """Return the run's selected cells that are ok; BadInput if there are none."""
-    rows = [row for row in stored.decisive() if row["status"] == "ok" and selected(row["cell"])]
-    if not rows:
-        lost = "; all launches are set aside, see the warnings" if stored.damaged else ""
-        raise BadInput([f"{stored.directory.name}: no selected cell is ok{lost}"])
-    return rows
 
 
 def bytes_of(text: str) -> float:

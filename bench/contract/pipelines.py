@@ -88,14 +88,6 @@ def from_stages(ends: Params, stacked: Params) -> Params:
     return {**ends, BLOCKS: {i: jax.tree.map(lambda x, i=i: x[i], runs) for i in range(blocks)}}
 
 
-def stage_specs(problem: Problem, mesh: Mesh) -> tuple[Params, Params]:
-    """Return PartitionSpecs for the result of `to_stages`: blocks over `pipe`, all over `model`."""
-    specs = partition_specs(problem, TENSOR_PARALLEL, mesh)
-    ends = {name: own for name, own in specs.items() if name != BLOCKS}
-    first = next(iter(specs[BLOCKS].values()))
-    return ends, jax.tree.map(lambda spec: P("pipe", None, None, *spec), first)
-
-
 def chain_on(problem: Problem, mesh: Mesh) -> Stages:
     """Return the model as a chain, its blocks sharded over `model` if the mesh has that axis."""
     axis = ModelAxis("model", mesh.shape["model"]) if "model" in mesh.shape else WHOLE
@@ -168,11 +160,13 @@ def pipeline_step(
     fraction of the step in which a stage is idle by the schedule.
     """
     arrange = partial(to_stages, stages=mesh.shape["pipe"], chunks=chunks)
-
+    ends = partition_specs(problem, TENSOR_PARALLEL, mesh)
+    block = next(iter(ends.pop(BLOCKS).values()))
+    stacked = jax.tree.map(lambda spec: P("pipe", None, None, *spec), block)
     return shard_mapped_step(
         problem,
         mesh,
-        create_sharded_state(problem, mesh, stage_specs(problem, mesh), arrange),
+        create_sharded_state(problem, mesh, (ends, stacked), arrange),
         "data",
         loss_and_gradients,
         ("data", "pipe"),

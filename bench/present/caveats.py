@@ -71,12 +71,7 @@ def _of_host(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
             f"{numbers.count(host['usable_cores'], 'usable core')}. They show what dispatch "
             "and communication cost, not how the step scales."
         )
-    others = [*busy(blocks)]
-    cores, load = host["usable_cores"], host["load"] or 0.0
-    # Where others' load was measured, a load average only adds what the user ran before.
-    if load > cores / 2 and not any(block.conditions for block in blocks):
-        others.append(f"when the run began, the load was {load:.2g} on {cores} usable cores")
-    said["A busy host"] = " ".join(f"{one[0].upper()}{one[1:]}." for one in others)
+    said["A busy host"] = " ".join(f"{one[0].upper()}{one[1:]}." for one in busy(blocks))
     said["Throttled GPUs"] = _throttled(content.throttling)
     if manifest["git"]["dirty"]:
         said["Uncommitted changes"] = "The working tree had changes that the recorded commit lacks."
@@ -85,7 +80,7 @@ def _of_host(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
 def busy(blocks: Sequence[Comparison]) -> Iterator[str]:
     """Yield clauses on others that used much of the cores' time, and in which block the most."""
     for share, what in (("steal", "other guests of its host"), ("foreign", "other processes")):
-        shares = ((getattr(b.conditions, share), b.name) for b in blocks if b.conditions)
+        shares = ((getattr(b.conditions, share), b.name) for b in blocks)
         most, where = max(shares, default=(0.0, ""))
         if most > BUSY_SHARE:
             yield f"while {where} was timed, {what} used {numbers.percent(most)} of the cores' time"

@@ -14,8 +14,6 @@ def show(console: Console, machine: Machine) -> None:
     """Print the hardware, what can be measured on it, and recommended changes."""
     console.print(Text("This machine", style="bold"))
     console.print(terminal.table("", "", rows=_hardware_lines(machine), header=False))
-    if rows := [(f"GPU {n}", _board(board)) for n, board in enumerate(machine["gpus"]["boards"])]:
-        console.print(terminal.table("", "", rows=rows, header=False))
     console.print(Text("\nLockstep can measure", style="bold"))
     marks = [(name, why or "yes") for name, why in machine["measures"].items()]
     console.print(terminal.table("", "", rows=marks, header=False))
@@ -35,6 +33,7 @@ def _hardware_lines(machine: Machine) -> Iterator[tuple[str, str]]:
     gpus = machine["gpus"]
     if gpus["boards"]:
         yield "driver", f"{gpus['driver']}, for CUDA up to {gpus['cuda']}"
+        yield from ((f"GPU {n}", _board(board)) for n, board in enumerate(gpus["boards"]))
     else:
         yield "GPUs", f"none known ({gpus['reason']})"
     quota = limits["group_cores"]

@@ -226,7 +226,6 @@ class _PageData:
                     {
                         "cell": self.of_cell.get(f"{training.block.name}/{curve.arm}"),
                         "name": curve.arm,
-                        "yardstick": curve is training.yardstick,
                         "loss": _at(curve.losses, steps),
                         "apart": _at(np.maximum.accumulate(curve.differences), steps),
                     }

@@ -10,7 +10,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import EARLY, Training
 from bench.analyse.phase_costs import PARTS
 from bench.present.cell_columns import IMPLEMENTATION
-from bench.present.columns import Column, Table, between, formatted, missing
+from bench.present.columns import Column, Table, between, formatted, missing, where_known
 from bench.records import numbers
 from bench.records.arms import ABLATIONS, INPUT_WAYS
 
@@ -26,19 +26,13 @@ _WORDS = {
 """A part's name in a sentence, and the title and note of its column."""
 
 
-def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
-    """Return the rows of some blocks by the names of their files; no rows if not measured."""
-    return {
-        "inputs": phase_costs.input_costs(blocks),
-        "ablations": phase_costs.find(blocks),
-        "checkpoints": phase_costs.checkpoint_costs(blocks, found.checkpoints),
-    }
-
-
 def tables(found: Tables, blocks: Sequence[Comparison]) -> list[Table]:
     """Return the tables of some blocks, without rows if they were not measured."""
-    rows = find(found, blocks)
-    return [inputs(rows["inputs"]), ablations(rows["ablations"]), checkpoints(rows["checkpoints"])]
+    return [
+        inputs(phase_costs.input_costs(blocks)),
+        ablations(phase_costs.find(blocks)),
+        checkpoints(phase_costs.checkpoint_costs(blocks, found.checkpoints)),
+    ]
 
 
 def inputs(rows: Rows) -> Table:
@@ -111,11 +105,9 @@ def checkpoints(rows: Rows) -> Table:
                span=("blocking_least_s", "blocking_most_s")),
         Column("bytes_a_second", "Bandwidth", "of the state", "B/s"),
         Column("stored_bytes", "Files", "for a state of", "bytes",
-               lambda row: row["stored_bytes"] or None,
-               detail=lambda row: formatted(row["state_bytes"] or None, "bytes")),
+               detail=lambda row: formatted(row["state_bytes"], "bytes")),
         Column("step_during_s", "Step meanwhile", "before", "s",
-               detail=lambda row: (
-                   "" if missing(row["step_during_s"]) else formatted(row["step_before_s"], "s"))),
+               detail=where_known("step_before_s", lambda step_s: formatted(step_s, "s"))),
     )  # fmt: skip
     fact = (
         "Orbax saves and restores the state, each process the shards of its devices. The last "

@@ -27,9 +27,9 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
 
     Besides the page, this writes `report.md`, `plots/`, and tables as CSV and Parquet: `cells`,
     `samples` and `blocks`, and, if measured, `trace_steps`, `trace_operations`, `causes`, `inputs`,
-    `ablations`, `checkpoints`, `losses`, `loss_differences` and `max_batch`. Equal rows give equal
-    bytes, except for the order of fonts in PDFs. `share.svg`, `share.pdf` and `share.png` are a
-    picture of the page's first screen.
+    `ablations`, `checkpoints`, `losses` and `max_batch`. Equal rows give equal bytes, except for
+    the order of fonts in PDFs. `share.svg`, `share.pdf` and `share.png` are a picture of the page's
+    first screen.
     `found` are the run's tables, if they are known already. With `all_plots`, every plot is drawn,
     not only as many as take a few seconds.
     """
@@ -67,11 +67,10 @@ def _frames(run: Run, found: Tables) -> dict[str, pd.DataFrame]:
         )
         pairs = (from_baseline(block, found.traces) for block in found.comparisons)
         frames["causes"] = causes_frame(pair for own in pairs for _, pair in own)
-    phases = phase_tables.find(found, found.comparisons)
-    frames |= {name: pd.DataFrame(rows) for name, rows in phases.items() if rows}
+    phases = filter(None, phase_tables.tables(found, found.comparisons))
+    frames |= {table.name: pd.DataFrame(table.rows) for table in phases}
     if trainings := loss_curves.find(found):
         frames["losses"] = loss_curves.curves_frame(trainings)
-        frames["loss_differences"] = loss_curves.differences_frame(trainings)
     if found.largest:
         frames["max_batch"] = pd.DataFrame(found.largest)
     return frames

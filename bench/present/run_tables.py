@@ -234,13 +234,12 @@ def _disturbances(block: Comparison) -> Iterator[str]:
     if block.drifts:
         parts = [f"{name} {numbers.percent(size)}" for name, size in block.drifts.items()]
         yield f"Trend of the ratio within a launch: {', '.join(parts)}."
-    if block.conditions:
-        host = block.conditions
-        mhz = "" if host.mhz is None else f"; clock {host.mhz[0]:.0f} to {host.mhz[1]:.0f} MHz"
-        yield (
-            f"Other processes used {numbers.percent(host.foreign)} of the cores' time, other "
-            f"guests {numbers.percent(host.steal)}{mhz}."
-        )
+    host = block.conditions
+    mhz = "" if host.mhz is None else f"; clock {host.mhz[0]:.0f} to {host.mhz[1]:.0f} MHz"
+    yield (
+        f"Other processes used {numbers.percent(host.foreign)} of the cores' time, other "
+        f"guests {numbers.percent(host.steal)}{mhz}."
+    )
 
 
 def _floor(block: Comparison) -> str:

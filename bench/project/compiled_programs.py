@@ -208,7 +208,6 @@ def from_row(row: CellRow) -> Program | NoProgram:
         model_flops=row["model_flops"],
         units=row["units_per_step"],
         unit=row["unit"],
-        bubble=row.get("bubble", 0.0),
         read="compiled",
     )
 

@@ -82,25 +82,17 @@ class Domain(Network):
 
 
 class Wraps(Part):
-    """The rule that decides whether the axes of a slice wrap around: exactly one of two."""
+    """The rule that decides whether the axes of a slice wrap around."""
 
-    axis_is: PositiveInt | None = None
-    """An axis of this length wraps around."""
-    every_axis_a_multiple_of: PositiveInt | None = None
-    """All axes wrap around if each length is a multiple of this."""
-
-    @model_validator(mode="after")
-    def _one_rule(self) -> Self:
-        if (self.axis_is is None) == (self.every_axis_a_multiple_of is None):
-            raise ValueError("give one of axis_is and every_axis_a_multiple_of")
-        return self
+    multiples_of: PositiveInt
+    """An axis whose length is a multiple of this wraps around."""
+    all_or_none: bool = False
+    """Whether no axis wraps around unless all do."""
 
     def of(self, shape: Sequence[int]) -> tuple[bool, ...]:
         """Return for each axis of a slice whether it wraps around."""
-        unit = self.every_axis_a_multiple_of
-        if unit is None:
-            return tuple(size == self.axis_is for size in shape)
-        return (all(size % unit == 0 for size in shape),) * len(shape)
+        wraps = tuple(size % self.multiples_of == 0 for size in shape)
+        return (all(wraps),) * len(shape) if self.all_or_none else wraps
 
 
 class Torus(Part):

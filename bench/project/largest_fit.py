@@ -4,7 +4,6 @@ import json
 import math
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -24,7 +23,6 @@ from bench.records.cells import Cell
 from bench.records.files import digest
 from bench.records.grouping import grouped
 from bench.records.largest_batches import MaxBatchRow, key, key_of
-from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, Fit, cell_request
 from bench.records.numbers import count
 from bench.records.rows import CellRow
@@ -58,9 +56,7 @@ def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
     device_bytes = catalogue["device_memory_bytes"]
     if device_bytes is not None:
         return Limit(device_bytes, "the memory available on the device")
-    why = f"{catalogue['device_kind']} devices do not report how much memory a program may use"
-    if catalogue["platform"] == "cpu":
-        why = "a CPU device is a part of the host, and nothing limits its memory"
+    why = f"{catalogue['device_kind']} devices do not report how much a program may use"
     raise BadInput([f"--memory: name the memory limit of one device, as --memory 2GiB: {why}"])
 
 
@@ -156,15 +152,12 @@ def search_here(
     searches: Sequence[Search], catalogue: Catalogue, console: Console
 ) -> Iterator[MaxBatchRow]:
     """Search on this machine, mesh by mesh, and show the progress."""
-    rounds = Counter[MeshShape]()
     done = 0
 
     def read(cells: Sequence[Cell]) -> list[Program | NoProgram]:
-        mesh = cells[0].block.mesh
-        rounds[mesh] += 1
         batches = ", ".join(map(str, sorted({cell.block.batch for cell in cells})))
         what = f"compiling {count(len(cells), 'cell')}, batch {batches}"
-        with activity(console, f"{done}/{len(searches)} {mesh}, round {rounds[mesh]}: {what}"):
+        with activity(console, f"{done}/{len(searches)} {cells[0].block.mesh}: {what}"):
             return compiled_programs.programs(cells, catalogue, here=True)
 
     def prove(cell: Cell) -> Fit:
@@ -234,22 +227,18 @@ def _row(search: Search, **found: Any) -> MaxBatchRow:
     return cast("MaxBatchRow", row)
 
 
-def valid(searches: Sequence[Search], stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
-    """Return the stored rows that still answer the searches.
+def valid(search: Search, stored: Iterable[MaxBatchRow]) -> MaxBatchRow | None:
+    """Return the stored row that still answers a search, if there is one.
 
-    They have the same limit and contents, and state which batch fits, or that none is predicted to.
+    It has the same limit and contents, and states which batch fits, or that none is predicted to.
     Any other outcome might be better the next time.
     """
-    known = {key_of(search.cell): search for search in searches}
-    return [
-        row
-        for row in stored
-        if (search := known.get(key(row)))
-        and row["status"] in ("ok", "predicted oom")
-        and row["limit_bytes"] == search.limit.bytes
-        and search.contents is not None
-        and row["contents"] == search.contents
-    ]
+    for row in stored:
+        same = row["limit_bytes"] == search.limit.bytes and row["contents"] == search.contents
+        answers = search.contents is not None and row["status"] in ("ok", "predicted oom")
+        if key(row) == key_of(search.cell) and same and answers:
+            return row
+    return None
 
 
 def _key(cell: Cell, contents: Contents) -> str | None:

@@ -1,24 +1,22 @@
 """Mesh shapes and implementations of one workload, ranked by predicted step time: a plan."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from markupsafe import Markup
 from rich.console import Console
-from rich.text import Text
 
 from bench.present import terminal
-from bench.present.columns import Column, Figure, Table
+from bench.present.columns import Column, Table
 from bench.present.rendering import write_pages
 from bench.project import prediction_tables
 from bench.project.compiled_programs import NoProgram, Read
 from bench.project.hardware import Hardware
 from bench.project.prediction_tables import BOUND, INTERVAL, MFU, STEP
-from bench.project.published_results import calibration_of_chip
-from bench.project.step_model import Prediction, on_sheet
+from bench.project.published_results import predict_on
+from bench.project.step_model import Prediction
 from bench.records import frames, numbers
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
@@ -26,11 +24,13 @@ from bench.records.mesh import AXES, MeshShape
 SHOWN = 24
 """The most rows on the terminal."""
 
-MESH = Column("mesh", "Mesh", value=lambda one: str(one.program.mesh))
-IMPLEMENTATION = Column(
-    "implementation", "Implementation", value=lambda one: one.program.cell.implementation
+COLUMNS = (
+    Column("mesh", "Mesh", value=lambda one: str(one.program.mesh)),
+    Column("name", "Implementation", value=lambda one: one.program.cell.implementation),
+    *(STEP, INTERVAL, MFU, BOUND),
+    Column("memory", "Memory", "per chip", "bytes", lambda one: one.program.memory_bytes),
+    Column("fits", "Fits", value=lambda one: "yes" if one.fits else "may not"),
 )
-MEMORY = Column("memory_bytes", "Memory", "per chip", "bytes", lambda one: one.program.memory_bytes)
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Plan:
     hardware: Hardware
     ranked: list[Prediction]
     """Fastest first; those that exceed the memory come last."""
-    unsupported: dict[str, list[str]]
-    """`jit_spmd on data=8`, by the implementation's reason."""
-    refused: dict[str, list[str]]
-    """The same for all other reasons."""
+    unsupported: Counter[str]
+    """How many steps are not supported, by the implementation's reason."""
+    refused: Counter[str]
+    """How many are left out for any other reason."""
 
 
 def meshes(chips: int) -> Iterator[MeshShape]:
@@ -74,38 +74,29 @@ def rank(
 ) -> Plan:
     """Predict a workload's implementations on all meshes of this many chips they support."""
     cells = []
-    unsupported = defaultdict[str, list[str]](list)
-    refused = defaultdict[str, list[str]](list)
+    unsupported, refused = Counter[str](), Counter[str]()
     for mesh in meshes(chips):
         parts = mesh.batch_shards * options.microbatches
         if batch % parts:
             reason = f"a batch of {batch} does not divide by {parts}, its shards times microbatches"
-            refused[reason] += [f"{name} on {mesh}" for name in implementations]
+            refused[reason] += len(implementations)
         else:
             block = Block(*workload, mesh, batch, options)
             cells += [Cell(block, name) for name in implementations]
-    calibration = calibration_of_chip(sheet.name).calibration
     ranked = []
-    for cell, program in zip(cells, read(cells), strict=True):
-        name = f"{cell.implementation} on {cell.block.mesh}"
+    for program in read(cells):
         if isinstance(program, NoProgram):
             reasons = unsupported if program.lack == "unsupported" else refused
-            reasons[program.reason].append(name)
+            reasons[program.reason] += 1
             continue
-        prediction = on_sheet(sheet, program, calibration)
+        prediction = predict_on(sheet, program)
         if isinstance(prediction, str):
-            refused[prediction].append(name)
+            refused[prediction] += 1
         else:
             ranked.append(prediction)
     ranked.sort(key=lambda one: (not one.fits, one.best_s))
     title = f"{'-'.join(workload)}, {options}, batch {batch}, on {chips} {sheet.name}"
-    return Plan(title, sheet, ranked, dict(unsupported), dict(refused))
-
-
-def _struck_through(one: Prediction) -> Figure:
-    """Return the implementation, struck out if its step may not fit."""
-    plain = IMPLEMENTATION.figure(one)
-    return plain if one.fits else Figure(Markup("<s>{}</s>").format(plain.main), "may not fit")
+    return Plan(title, sheet, ranked, unsupported, refused)
 
 
 def remarks(plan: Plan) -> list[str]:
@@ -124,14 +115,12 @@ def build(plan: Plan, folder: Path) -> Path:
         for cell in [one.program.cell]
     ]
     frames.write(pd.DataFrame(rows), folder, "plan")
-    implementation = replace(IMPLEMENTATION, value=_struck_through)
-    columns = (MESH, implementation, STEP, INTERVAL, MFU, BOUND, MEMORY)
-    table = Table("Mesh shapes by predicted step time", columns, plan.ranked, remarks=remarks(plan))
+    table = Table("Mesh shapes by predicted step time", COLUMNS, plan.ranked, remarks=remarks(plan))
     rests = prediction_tables.hardware(plan.hardware)
     left_out = [
-        f"{len(cells)} {what}: {reason}"
+        f"{count} {what}: {reason}"
         for what, reasons in (("left out", plan.refused), ("not supported", plan.unsupported))
-        for reason, cells in reasons.items()
+        for reason, count in reasons.items()
     ]
     return write_pages(
         folder, "plan", title=plan.title, table=table, rests=rests, left_out=left_out
@@ -140,20 +129,13 @@ def build(plan: Plan, folder: Path) -> Path:
 
 def show(console: Console, plan: Plan) -> None:
     """Print the first of the ranking, of which those that may not fit come last."""
-    columns = (MESH, IMPLEMENTATION, STEP, INTERVAL, MFU, MEMORY)
-    table = terminal.table("mesh", "implementation", ">step", ">95 %", ">MFU", ">memory", gap=1)
-    for one in plan.ranked[:SHOWN]:
-        texts = [column.figure(one).main for column in columns]
-        texts[3] = texts[3] if one.fits else "may not fit"
-        table.add_row(*map(terminal.plain, texts), style="" if one.fits else "strike dim")
-    console.print(Text(f"predicted: {plan.title}", style="bold"))
-    console.print(table)
     more = len(plan.ranked) - SHOWN
     notes = [f"{more} more, see the page"] if more > 0 else []
-    notes += [f"{len(cells)} left out: {reason}" for reason, cells in plan.refused.items()]
+    notes += [f"{count} left out: {reason}" for reason, count in plan.refused.items()]
     notes += remarks(plan)
-    if unsupported := sum(map(len, plan.unsupported.values())):
+    if unsupported := plan.unsupported.total():
         why = "not supported by the implementation; the page says why"
         notes.append(f"{unsupported} left out: {why}")
-    for note in notes:
-        console.print(terminal.plain(note, "dim"))
+    narrow = [column for column in COLUMNS if column is not BOUND]
+    table = Table(f"Predicted: {plan.title}", narrow, plan.ranked[:SHOWN], notes)
+    terminal.show(console, table)

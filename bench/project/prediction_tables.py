@@ -3,11 +3,9 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any
 
 from bench.present.columns import Column, Figure, Table, formatted
 from bench.project import published_results
@@ -16,6 +14,7 @@ from bench.project.hardware import Hardware
 from bench.project.projection import Point, Projection
 from bench.project.step_model import COMBINED_BYTES, Calibration, Prediction
 from bench.records import numbers
+from bench.records.grouping import grouped
 
 SMALL_S = 1e-3
 SMALL = (
@@ -123,16 +122,15 @@ def formulae(projection: Projection) -> list[str]:
                 f"By a formula from {curve.first}={first} and {second}, whose figures at {checked} "
                 f"differ from those of the compiled programs {off}"
             )
-        about = f"{curve.subject}, {curve.implementation}, {curve.mesh}, batch {curve.batch}"
-        names[text].append(about)
+        subject, batch = curve.block.subject, curve.block.batch
+        names[text].append(f"{subject}, {curve.implementation}, {curve.mesh}, batch {batch}")
     return [f"{text}: {'; '.join(own)}." for text, own in names.items()]
 
 
 def fastest(points: Sequence[Point]) -> list[Point]:
     """Return the fastest prediction that fits for each number of chips, or why there is none."""
-    found, chips = [], attrgetter("chips")
-    for _, group in groupby(sorted(points, key=chips), chips):
-        own = list(group)
+    found = []
+    for _, own in sorted(grouped((point.chips, point) for point in points).items()):
         times = [p.fitting.best_s if p.fitting else math.inf for p in own]
         if math.isfinite(best := min(times)):
             alike = sum(seconds <= 1.005 * best for seconds in times) - 1
@@ -143,37 +141,26 @@ def fastest(points: Sequence[Point]) -> list[Point]:
     return found
 
 
-def of_prediction(get: Callable[[Prediction], Any]) -> Callable[[Any], Any]:
-    """Return a getter for rows that are a prediction or have one; it gives None without one."""
-
-    def value(row: Prediction | Point) -> Any:
-        prediction = row.prediction if isinstance(row, Point) else row
-        return None if prediction is None else get(prediction)
-
-    return value
+STEP = Column("best_s", "Step time", "predicted", "s")
+INTERVAL = Column("interval", "95 % interval", format="s", value=lambda one: Figure(interval(one)))
+MFU = Column("mfu", "MFU", format="percent")
+BOUND = Column("bound", "Bound by", value=bound)
+"""Columns of predictions."""
 
 
-STEP = Column("step_s", "Step time", "predicted", "s", value=of_prediction(lambda p: p.best_s))
-INTERVAL = Column(
-    "interval", "95 % interval", "", "s", of_prediction(lambda p: Figure(interval(p)))
-)
-MFU = Column("mfu", "MFU", format="percent", value=of_prediction(lambda p: p.mfu))
-BOUND = Column("bound", "Bound by", value=of_prediction(bound))
+def _of_point(column: Column) -> Column:
+    """Make a column of predictions one of points, which may have none."""
+    return replace(column, value=lambda point: point.prediction and column.of(point.prediction))
 
 
-def _implementation(point: Point) -> Figure:
+def _implementation(point: Point) -> str:
     if point.prediction is None:
-        return Figure("no prediction", point.reason)
-    return Figure(point.curve.implementation + (f" +{point.alike}" if point.alike else ""))
+        return "no prediction"
+    return point.curve.implementation + (f" +{point.alike}" if point.alike else "")
 
 
-def _efficiency(point: Point) -> Figure | None:
-    if point.efficiency is None:
-        return None
-    low, high = 100 * (point.efficiency_low or 0.0), 100 * (point.efficiency_high or 0.0)
-    # A tenth of a percent is not shown.
-    note = "" if high - low < 0.1 else f"{low:.0f}\N{EN DASH}{high:.0f}"  # noqa: PLR2004
-    return Figure(numbers.percent(point.efficiency), note)
+def _program(prediction: Prediction) -> Figure:
+    return Figure(prediction.program.read, str(prediction.program.mesh))
 
 
 def _memory(prediction: Prediction) -> str:
@@ -183,15 +170,15 @@ def _memory(prediction: Prediction) -> str:
 
 PREDICTIONS = (
     Column("chips", "Chips", format="count"),
-    STEP,
-    INTERVAL,
+    _of_point(STEP),
+    _of_point(INTERVAL),
     Column("implementation", "Fastest", "+ equally fast", value=_implementation),
-    Column("efficiency", "Efficiency", "nothing to all hidden", "percent", _efficiency),
-    MFU,
-    BOUND,
-    Column("memory", "Memory per chip", value=of_prediction(_memory)),
-    Column("program", "Program", "mesh",
-           value=of_prediction(lambda p: Figure(p.program.read, str(p.program.mesh)))),
+    Column("efficiency", "Efficiency", "nothing to all hidden", "percent",
+           span=("efficiency_low", "efficiency_high")),
+    _of_point(MFU),
+    replace(BOUND, value=lambda p: bound(p.prediction) if p.prediction else p.reason),
+    _of_point(Column("memory", "Memory per chip", value=_memory)),
+    _of_point(Column("program", "Program", "mesh", value=_program)),
 )  # fmt: skip
 
 
@@ -201,23 +188,18 @@ def predictions(title: str, points: Sequence[Point]) -> Table:
 
 
 def remarks(points: Sequence[Point]) -> list[str]:
-    """Return where implementations drop out, and whether steps are small."""
+    """Return on which chips implementations are not predicted, and whether steps are small."""
     best = {row.chips: row.prediction for row in fastest(points) if row.prediction}
-    missing = defaultdict[tuple[str, str], list[str]](list)
-    seen: set[str] = set()
-    ordered = sorted(points, key=attrgetter("chips"))
-    last = {point.curve.implementation: point.chips for point in ordered if point.prediction}
-    for point in ordered:
-        name, where = point.curve.implementation, numbers.count(point.chips, "chip")
-        if point.chips in best and point.prediction is None and name not in seen:
-            if point.chips > last.get(name, 0):
-                seen.add(name)
-            where = f"From {where} on" if name in seen else f"On {where}"
-            missing[where, point.reason].append(name)
+    gaps = grouped(
+        (point.curve.implementation, point)
+        for point in sorted(points, key=attrgetter("chips"))
+        if point.chips in best and point.prediction is None
+    )
+    alike = grouped(((own[0].reason, *(p.chips for p in own)), name) for name, own in gaps.items())
     return [
-        f"{where}, the fastest is chosen from fewer implementations: "
-        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not predicted there ({reason})."
-        for (where, reason), names in missing.items()
+        f"On {', '.join(map(str, chips))} chips, the fastest is chosen without {', '.join(names)}, "
+        f"for which there is no prediction (on {chips[0]}: {reason})."
+        for (reason, *chips), names in alike.items()
     ] + small([*best.values()])
 
 

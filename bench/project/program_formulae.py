@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
 
 from bench.project.compiled_programs import NoProgram, Program, Read
-from bench.records.cells import Block, Cell, StepOptions
+from bench.records.cells import Block, Cell
 from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
 from bench.records.step_programs import Communication
@@ -38,16 +38,10 @@ Scaling = Literal["weak", "strong"]
 class Curve:
     """One step on meshes that differ in their first axis."""
 
-    workload: str
-    size: str
-    options: StepOptions
+    block: Block
+    """The step, with one member along the first axis of its mesh. Its batch is the global one
+    (strong scaling) or that of a shard (weak scaling)."""
     implementation: str
-    family: tuple[tuple[str, int], ...]
-    """The mesh axes after the first."""
-    first: str
-    """The axis that grows."""
-    batch: int
-    """Global batch (strong scaling) or batch per shard (weak scaling)."""
     scaling: Scaling
 
     @classmethod
@@ -55,28 +49,27 @@ class Curve:
         """Return the curve that contains a cell."""
         block, ((first, _), *rest) = cell.block, cell.block.mesh.axes
         batch = block.batch // block.mesh.batch_shards if scaling == "weak" else block.batch
-        step = block.workload, block.size, block.options, cell.implementation
-        return cls(*step, tuple(rest), first, batch, scaling)
+        block = replace(block, mesh=MeshShape(((first, 1), *rest)), batch=batch)
+        return cls(block, cell.implementation, scaling)
 
     @property
-    def subject(self) -> str:
-        """`gpt2-nano, bf16`."""
-        return f"{self.workload}-{self.size}, {self.options}"
+    def first(self) -> str:
+        """The axis that grows."""
+        return self.block.mesh.axes[0][0]
 
     @property
     def mesh(self) -> str:
         """`data=N,model=2`."""
-        return ",".join([f"{self.first}=N", *(f"{name}={size}" for name, size in self.family)])
+        return str(self.block.mesh).replace("=1", "=N", 1)
 
     def cell(self, chips: int) -> Cell | None:
         """Return the step on this many chips; None if they do not divide into mesh or batch."""
-        size, rest = divmod(chips, math.prod(size for _, size in self.family))
-        mesh = MeshShape(((self.first, size), *self.family))
-        batch = self.batch * mesh.batch_shards if self.scaling == "weak" else self.batch
-        if rest or batch % (mesh.batch_shards * self.options.microbatches):
+        size, rest = divmod(chips, self.block.mesh.size)
+        mesh = MeshShape(((self.first, size), *self.block.mesh.axes[1:]))
+        batch = self.block.batch * (mesh.batch_shards if self.scaling == "weak" else 1)
+        if rest or batch % (mesh.batch_shards * self.block.options.microbatches):
             return None
-        block = Block(self.workload, self.size, mesh, batch, self.options)
-        return Cell(block, self.implementation)
+        return Cell(replace(self.block, mesh=mesh, batch=batch), self.implementation)
 
     def ladder(self) -> list[Cell]:
         """Return the cells to compile for a formula: those of LADDER that mesh and batch allow."""
@@ -276,8 +269,6 @@ def _same_structure(first: Program, other: Program, axis: str) -> None:
                 f"{at}, a step has {count} of {_what(row)} among {members} members, "
                 f"but {expected[0]} among {expected[1]} were expected"
             )
-    if first.bubble != other.bubble:
-        raise ValueError(f"{at}, the bubble is {other.bubble:.3g} and not {first.bubble:.3g}")
 
 
 def _values(program: Program) -> dict[str, float]:

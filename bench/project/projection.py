@@ -13,13 +13,14 @@ from typing import Any
 
 from bench.analyse import cell_table, peaks
 from bench.plan.option_values import BadInput, collected, whole
-from bench.project import program_formulae, published_results
+from bench.project import program_formulae
 from bench.project.calibration import Calibrated, Trial, calibrate
 from bench.project.compiled_programs import NoProgram, Program, Read, from_row
 from bench.project.hardware import Hardware, HardwareError, hardware
 from bench.project.machines import of_ceilings, place
 from bench.project.program_formulae import Curve, Formula, Scaling, step_on_hardware
-from bench.project.step_model import Prediction, on_sheet, work
+from bench.project.published_results import predict_on
+from bench.project.step_model import Prediction, work
 from bench.records import store
 from bench.records.cells import PRECISIONS, Cell, StepOptions
 from bench.records.mesh import MeshShape
@@ -104,7 +105,8 @@ class Point:
     @property
     def family(self) -> Family:
         """The chart that it belongs to."""
-        return self.curve.subject, self.curve.mesh, self.curve.batch, self.hardware
+        block = self.curve.block
+        return block.subject, self.curve.mesh, block.batch, self.hardware
 
     @property
     def fitting(self) -> Prediction | None:
@@ -117,10 +119,8 @@ class Point:
         cell = curve.cell(self.chips)
         return {
             "hardware": self.hardware, "chips": self.chips, "scaling": curve.scaling,
-            "workload": curve.workload, "size": curve.size, "options": str(curve.options),
             "implementation": curve.implementation,
-            "mesh": None if cell is None else str(cell.block.mesh),
-            "batch": None if cell is None else cell.block.batch,
+            **(cell.block.fields if cell else {**curve.block.fields, "mesh": None, "batch": None}),
             "reason": self.reason,
             "efficiency": self.efficiency, "efficiency_low": self.efficiency_low,
             "efficiency_high": self.efficiency_high,
@@ -155,16 +155,14 @@ def project(
     """Calibrate this machine by a run, and predict the run's steps on other hardware.
 
     Without a `precision`, steps keep the run's own. `select` selects the cells to project by name;
-    all cells of the run serve for calibration. Raises BadInput if the run has no launches or
-    ceilings, no timed cell is selected, or hardware has no published peak for the precision.
+    all cells of the run serve for calibration. Raises BadInput if the run has no ceilings, no timed
+    cell is selected, or hardware has no published peak for the precision.
     """
     ceilings = peaks.ceilings(run.block_rows)
     name = run.directory.name
-    if not run.block_rows:
-        lost = "; all launches are set aside, see the warnings" if run.damaged else ""
-        raise BadInput([f"{name} has no launches{lost}"])
     if not ceilings:
-        raise BadInput([f"{name} has no ceilings: the run failed to measure them"])
+        lost = "; damaged launches are set aside, see the warnings" if run.damaged else ""
+        raise BadInput([f"{name} has no ceilings: no launch has measured them{lost}"])
     cells = cell_table.build(run).rows
     times = {cell["cell"]: cell["step_s"] for cell in cells if cell["status"] == "ok"}
     rows = [row for row in run.decisive() if row["cell"] in times]
@@ -206,15 +204,14 @@ def _curves(
     programs: Sequence[Program], scaling: Scaling, precision: str | None
 ) -> Iterator[Curve]:
     """Yield a curve for each implementation, family of meshes, and batch of its smallest mesh."""
-    families = defaultdict[tuple[StepOptions, Curve], list[tuple[int, int]]](list)
+    families = defaultdict[tuple[StepOptions, Curve], list[tuple[int, Curve]]](list)
     for program in programs:
         curve = Curve.through(step_on_hardware(program.cell, precision), scaling)
-        family = program.cell.block.options, replace(curve, batch=0)
-        families[family].append((program.mesh.size, curve.batch))
-    for (_, curve), members in families.items():
-        fewest, _ = min(members)
-        for batch in sorted({batch for devices, batch in members if devices == fewest}):
-            yield replace(curve, batch=batch)
+        alike = replace(curve, block=replace(curve.block, batch=0))
+        families[program.cell.block.options, alike].append((program.mesh.size, curve))
+    for members in families.values():
+        fewest = min(devices for devices, _ in members)
+        yield from (curve for devices, curve in members if devices == fewest)
 
 
 def _points(
@@ -223,9 +220,8 @@ def _points(
     """Predict the programs on hardware; those that fit have efficiencies."""
     points = []
     for sheet, (curve, by_chips) in itertools.product(sheets, programs.items()):
-        calibration = published_results.calibration_of_chip(sheet.name).calibration
         for chips, program in by_chips.items():
-            found = program if isinstance(program, str) else on_sheet(sheet, program, calibration)
+            found = program if isinstance(program, str) else predict_on(sheet, program)
             prediction, reason = (None, found) if isinstance(found, str) else (found, "")
             points.append(Point(curve, sheet.name, chips, prediction, reason=reason))
     known = [(point, own) for point in points if (own := point.fitting)]

@@ -3,7 +3,7 @@
 import shlex
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from bench.present import terminal
+from bench.present import columns, terminal
 from bench.present.charts import looks_of
-from bench.present.columns import missing
 from bench.present.plots.vega_plot import Plot, compose, time_and_share
 from bench.present.rendering import write_pages
 from bench.project import prediction_tables as tables
@@ -36,7 +34,8 @@ class Chart:
     title: str
     plot: Plot
     """The printed chart."""
-    points: list[Point]
+    fastest: columns.Table
+    """The fastest prediction for each number of chips."""
 
 
 class _Line(NamedTuple):
@@ -60,7 +59,7 @@ def draw(projection: Projection) -> list[Chart]:
             shown = [point for point in known if point.fitting] or known
             spec = _spec(_lines(tried, shown), hardware, names)
             plot = compose(files.slug(title), spec, title, f"predicted for {hardware}")
-            drawn.append(Chart(title, plot, points))
+            drawn.append(Chart(title, plot, tables.predictions(f"Predicted: {title}", points)))
     return drawn
 
 
@@ -97,7 +96,7 @@ def _spec(lines: Sequence[_Line], hardware: str, implementations: Iterable[str])
 
 def _row(name: str, what: str, series: str, x: int, *values: float | None) -> dict[str, Any]:
     """Return a point of a curve; it is measured if it belongs to a `series`."""
-    finite = (None if missing(value) else value for value in values)
+    finite = (None if columns.missing(value) else value for value in values)
     ends = dict(zip_longest(("value", "low", "high"), finite))
     return {"name": name, "x": x, **ends, "what": what, "series": series, "predicted": not series}
 
@@ -124,7 +123,7 @@ def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
     If several precisions, environments or numbers of processes were measured, these are the cells
     of one: preferably the curve's own precision, the usual environment and the fewest processes.
     """
-    own = curve.options.precision
+    own = curve.block.options.precision
     same = [one for one in tried if step_on_hardware(one.cell, own) == curve.cell(one.mesh.size)]
     by_options = grouped((one.cell.block.options, one) for one in same)
     if not by_options:
@@ -135,13 +134,6 @@ def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
 
 def _rate(cell: Trial) -> float:
     return cell.cell.block.batch / (cell.mesh.size * cell.measured_s)
-
-
-TERMINAL = {
-    "chips": ">chips", "step_s": ">step", "interval": ">95 %", "efficiency": ">eff.",
-    "mfu": ">MFU", "bound": "bound by", "implementation": "fastest",
-}  # fmt: skip
-"""Columns on the terminal, with their headings."""
 
 
 def build(
@@ -169,10 +161,7 @@ def build(
         projection=projection,
         here=tables.cross_validation(projection),
         missing=[f"{one.cell.name}: {one.reason}" for one in projection.missing],
-        drawn=[
-            (chart, tables.predictions(f"Predicted: {chart.title}", chart.points))
-            for chart in charts
-        ],
+        charts=charts,
         rests=[*map(tables.hardware, hardware), *tables.formulae(projection)],
         published=tables.published(),
         command=f"{PROGRAM} project {shlex.join(arguments)}",
@@ -187,17 +176,6 @@ def show(console: Console, projection: Projection, charts: Sequence[Chart]) -> N
         console.print(Text(f"{subject}, on this machine", style="bold"))
         console.print(terminal.plain(tables.error(calibrated)))
     for chart in charts:
-        console.print(Text(f"\npredicted: {chart.title}", style="bold"))
-        console.print(_fastest(chart))
-        for line in tables.remarks(chart.points):
-            console.print(terminal.plain(line, "dim"))
-
-
-def _fastest(chart: Chart) -> Table:
-    columns = {column.key: column for column in tables.PREDICTIONS}
-    rows = [
-        [columns[key].figure(row).main if row.prediction or key != "bound" else row.reason
-         for key in TERMINAL]
-        for row in tables.fastest(chart.points)
-    ]  # fmt: skip
-    return terminal.table(*TERMINAL.values(), rows=rows, gap=1)
+        every = chart.fastest.columns
+        narrow = [column for column in every if column.key not in ("memory", "program")]
+        terminal.show(console, replace(chart.fastest, columns=narrow))

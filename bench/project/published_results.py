@@ -17,16 +17,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveFloat, PositiveInt
 
 from bench.project import calibration
 from bench.project.calibration import Calibrated, Trial, calibrate
 from bench.project.compiled_programs import Program
-from bench.project.hardware import Part, Quotation, Source, hardware
+from bench.project.hardware import Hardware, HardwareError, Part, Quotation, Source, hardware
 from bench.project.machines import of_sheet
-from bench.project.step_model import FORWARD, work
+from bench.project.step_model import FORWARD, Prediction, predict, work
 from bench.records.cells import FULL, Block, Cell, StepOptions
 from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
@@ -41,18 +41,12 @@ BLOCKS = 2
 
 
 class Row(Part):
-    """One measurement."""
+    """One measurement: its throughput or its MFU."""
 
     mesh: str
     tokens_per_s: PositiveFloat | None = None
     """Tokens per second and chip."""
     mfu: PositiveFloat | None = None
-
-    @model_validator(mode="after")
-    def _one_figure(self) -> Self:
-        if (self.tokens_per_s is None) == (self.mfu is None):
-            raise ValueError("give one of tokens_per_s and mfu")
-        return self
 
 
 class Published(Part):
@@ -129,7 +123,6 @@ class Published(Part):
             model_flops=self.flops * tokens,
             units=tokens,
             unit="tokens",
-            bubble=0.0,
             read="formula",
         )
 
@@ -184,6 +177,15 @@ def calibration_of_chip(name: str) -> Calibrated:
     return replace(_kinds()[kind(name)], tried=tried)
 
 
+def predict_on(sheet: Hardware, program: Program) -> Prediction | str:
+    """Predict a program on as many chips as its mesh has, or return why they cannot run it."""
+    try:
+        machine = of_sheet(sheet, program.mesh, program.cell.block.options.precision)
+        return predict(work(program, machine), calibration_of_chip(sheet.name).calibration)
+    except HardwareError as error:
+        return str(error)
+
+
 @functools.cache
 def _kinds() -> dict[str, Calibrated]:
     """Return the calibrations of GPUs and of TPUs; cross-validation leaves out chips in turn."""
@@ -208,17 +210,17 @@ def compare() -> list[dict[str, Any]]:
     """Return every published step beside its prediction without its own group.
 
     `within` is whether the published time is in the interval from the other groups' errors. The
-    efficiencies are those of weak scaling, relative to the fewest chips, where they are None.
+    efficiencies are those of weak scaling, relative to the fewest chips.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for entry in published():
         calibrated = calibration_of_chip(entry.hardware)
         own = [trial for trial in calibrated.tried if trial.cell.implementation == entry.step]
         first = min(own, key=lambda trial: trial.mesh.size)
         errors = [error for name, error in calibrated.errors.items() if name != first.group]
         width = calibration.spread(errors)
-        for trial in own:
-            row = {
+        rows += [
+            {
                 "name": entry.name,
                 "hardware": entry.hardware,
                 "mesh": trial.mesh,
@@ -229,6 +231,6 @@ def compare() -> list[dict[str, Any]]:
                 "measured_efficiency": first.measured_s / trial.measured_s,
                 "predicted_efficiency": first.predicted_s / trial.predicted_s,
             }
-            alone = dict.fromkeys(("measured_efficiency", "predicted_efficiency"))
-            rows.append(row | alone if trial is first else row)
+            for trial in own
+        ]
     return rows

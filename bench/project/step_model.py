@@ -16,7 +16,6 @@ docs/design/predictions.md has the reasons. Sources: https://jax-ml.github.io/sc
 part 5, "How to Parallelize a Transformer for Training" (which collectives are critical).
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -24,8 +23,7 @@ from typing import Any
 
 from bench.project.collective_costs import Limit, cost
 from bench.project.compiled_programs import Program
-from bench.project.hardware import Hardware, HardwareError
-from bench.project.machines import Machine, of_sheet
+from bench.project.machines import Machine
 from bench.records.cells import FULL
 from bench.records.mesh import BATCH_AXES
 from bench.records.step_programs import Communication
@@ -195,7 +193,7 @@ class Prediction:
             "hidden_s": self.hidden_s, "overhead_s": self.calibration.overhead_s,
             "memory_bytes": program.memory_bytes, "capacity_bytes": work.machine.memory_bytes,
             "fits": self.fits, "flops": program.flops, "state_bytes": program.state_bytes,
-            "collectives": json.dumps([asdict(one) for one in work.collectives]),
+            "collectives": [asdict(one) for one in work.collectives],
         }  # fmt: skip
 
 
@@ -238,15 +236,6 @@ def predict(work: Work, calibration: Calibration) -> Prediction:
     high = max(best * math.exp(spread), nothing_hidden)
     binds, limit = _binds(work, compute, calibration.overhead_s)
     return Prediction(work, calibration, low, best, high, binds, limit)
-
-
-def on_sheet(sheet: Hardware, program: Program, calibration: Calibration) -> Prediction | str:
-    """Predict a program on as many chips as its mesh has, or return why they cannot run it."""
-    try:
-        machine = of_sheet(sheet, program.mesh, program.cell.block.options.precision)
-        return predict(work(program, machine), calibration)
-    except HardwareError as error:
-        return str(error)
 
 
 def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:

@@ -65,12 +65,11 @@ def _unsealed(folder: Path) -> list[dict[str, Any] | None]:
     return [files.unsealed(line) for line in lines]
 
 
-def write(folder: Path, rows: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
-    """Store rows, in place of those with the same `key` and limit; return all rows in order."""
+def write(folder: Path, rows: Iterable[MaxBatchRow]) -> None:
+    """Store rows, in place of those with the same `key` and limit; all are stored in order."""
     stored = {(*key(row), row["limit_bytes"]): row for row in (*read(folder), *rows)}
-    ordered = [stored[name] for name in sorted(stored)]
-    files.write(folder / FILE, b"".join(files.sealed(json.dumps(row)) for row in ordered))
-    return ordered
+    lines = (files.sealed(json.dumps(stored[name])) for name in sorted(stored))
+    files.write(folder / FILE, b"".join(lines))
 
 
 def key(row: MaxBatchRow) -> tuple[str, ...]:

@@ -280,8 +280,6 @@ class CompiledFigures:
     units: float
     """Samples or tokens per step."""
     unit: str
-    bubble: float
-    """Idle share of the pipeline schedule."""
 
 
 Lack = Literal["", "unsupported", "unreadable", "oom", "failed"]

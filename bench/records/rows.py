@@ -63,8 +63,7 @@ class Turn(TypedDict):
     """Time of `latency_steps` steps with a wait for the devices after each."""
     wash_out_ns: int
     """Time of the one discarded step before the spans."""
-    host: HostSlot | None
-    """The host's activity; None if the system does not show it."""
+    host: HostSlot
     energy: NotRequired[Energy]
     """Energy of the devices; absent without a counter."""
     boards: NotRequired[BoardState]

@@ -37,11 +37,11 @@ def main(events: TextIO) -> None:
 
     if "place" in job:
         process_exchange.join(job["place"], exchange)
-    # Rank 0 reports for all. The others report only that they are alive, and their failures.
-    kinds = None if process_exchange.is_main() else {"phase", "cell"}
+    is_main = process_exchange.is_main()
 
     def emit(event: Event) -> None:
-        if kinds is None or event["event"] in kinds:
+        # Rank 0 reports for all. The others report only that they are alive, and their failures.
+        if is_main or event["event"] in {"phase", "cell"}:
             send(event)
 
     shared = job.get("program_cache")

@@ -178,7 +178,7 @@ def samples(rounds: int) -> list[dict]:
             * BEHAVIOUR.get("times", {}).get(arm, 1)
             + number,
             "wash_out_ns": 1_000,
-            "host": None,
+            "host": {"cores_s": 0.0, "steal_s": 0.0, "own_s": 0.0, "foreign_s": 0.0, "mhz": None},
         }
         for number in range(rounds)
         for position, arm in enumerate(ok)

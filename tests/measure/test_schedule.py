@@ -19,11 +19,12 @@ from bench.plan.matrix import make_plan
 from bench.plan.options import Options
 from bench.records.arms import TWIN, versions_of
 from bench.records.messages import HOST_LOST, LookEvent
-from bench.records.rows import SampleRow
+from bench.records.rows import HostSlot, SampleRow
 from bench.records.store import Run
 from tests.fakes.catalogue import catalogue
 
 NAMES = ("python_loop", "jit_spmd", "pmap")
+QUIET: HostSlot = {"cores_s": 0.0, "steal_s": 0.0, "own_s": 0.0, "foreign_s": 0.0, "mhz": None}
 
 
 def schedule(**options) -> Schedule:
@@ -38,7 +39,7 @@ def rows(launch: int, rounds: int, truth: dict[str, float], noise: float = 0.03)
             "block": "b", "attempt": f"a{launch}", "launch": launch, "arm": arm, "round": number,
             "at": 0.0, "steps": 10, "latency_steps": 3,
             "throughput_ns": int(1e8 * ratio * math.exp(noise * rng.standard_normal())),
-            "latency_ns": 10**7, "wash_out_ns": 10**7, "host": None,
+            "latency_ns": 10**7, "wash_out_ns": 10**7, "host": QUIET,
         }
         for number in range(rounds)
         for arm, ratio in truth.items()

@@ -64,7 +64,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of a run in which not everything went well, with its plots."""
     found, run = build(
         tmp_path_factory.mktemp("reports"), devices=(1, 2, 4), endings=ENDINGS, launches=3,
-        load=3.0,
+        foreign=0.5,
     )  # fmt: skip
     return markdown.render(markdown.content(found, run.manifest, print_plots.draw(found)))
 

@@ -574,7 +574,7 @@ def test_caveats_are_read_from_the_rows(found: Tables, directory: Path, tmp_path
     assert "Measured in a separate process" in titles
     assert "A busy host" not in titles
     assert "Wide noise floor" not in titles
-    built, run = small(tmp_path, noise=0.2, load=3.0)
+    built, run = small(tmp_path, noise=0.2, foreign=0.5)
     titles = caveats.caveats(built, run.manifest)
     assert "Wide noise floor" in titles
     assert "A busy host" in titles

@@ -50,7 +50,6 @@ ROW = {
     "model_flops": 50.0,
     "units": 60,
     "unit": "samples",
-    "bubble": 0.0,
 }
 
 

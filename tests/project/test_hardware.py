@@ -14,7 +14,6 @@ from bench.project.hardware import (
     NAMES,
     SHEETS,
     Figure,
-    Wraps,
     hardware,
     read,
 )
@@ -143,14 +142,3 @@ def test_a_network_links_something(tmp_path: Path) -> None:
     path.write_text(text + network, encoding="utf-8")
     with pytest.raises(ValueError, match="a network needs a domain or a torus"):
         read(path)
-
-
-def test_a_wrap_is_of_just_the_length_that_is_named() -> None:
-    assert Wraps(axis_is=16).of((8, 16, 32)) == (False, True, False)
-
-
-def test_a_wrap_has_one_rule() -> None:
-    with pytest.raises(ValueError, match="give one of"):
-        Wraps()
-    with pytest.raises(ValueError, match="give one of"):
-        Wraps(axis_is=16, every_axis_a_multiple_of=4)

@@ -110,7 +110,7 @@ def cell(name="a", mesh="data=2", batch=8, options="fp32,microbatches=2"):
 def program(of, memory):
     return Program(
         cell=of, flops=1, memory_bytes=memory, state_bytes=1, communication=(),
-        model_flops=1, units=1, unit="samples", bubble=0, read="compiled",
+        model_flops=1, units=1, unit="samples", read="compiled",
     )  # fmt: skip
 
 
@@ -258,7 +258,8 @@ def test_rows_are_kept_and_replaced(tmp_path):
     one, other = largest.largest([search("a"), search("b")], read, ran)
     largest_batches.write(tmp_path, [one, other])
     smaller = {**one, "batch": 8}
-    assert largest_batches.write(tmp_path, [smaller]) == [smaller, other]
+    largest_batches.write(tmp_path, [smaller])
+    assert largest_batches.read(tmp_path) == [smaller, other]
     path = tmp_path / largest_batches.FILE
     path.write_bytes(path.read_bytes().replace(b'"batch": 8', b'"batch": 9'))
     assert largest_batches.read(tmp_path) == [other], "what was changed is not read"
@@ -271,7 +272,8 @@ def test_rows_of_another_limit_stay(tmp_path):
     (one,) = largest.largest([search()], read, ran)
     (none,) = largest.largest([search(limit=12)], read, ran)
     largest_batches.write(tmp_path, [one])
-    assert largest_batches.write(tmp_path, [none]) == [none, one]
+    largest_batches.write(tmp_path, [none])
+    assert largest_batches.read(tmp_path) == [none, one]
 
 
 def test_damage_is_reported_and_each_row_has_its_limit(tmp_path, capsys):
@@ -359,16 +361,16 @@ def test_an_accelerator_has_a_limit_and_others_have_to_be_given_one():
     assert limit_of(gpu, None) == largest.Limit(80_000, "the memory available on the device")
     assert limit_of(gpu, 16.0) == largest.Limit(16, "requested")
     assert limit_of(catalogue("cpu"), 16.0) == largest.Limit(16, "requested")
-    with pytest.raises(BadInput, match="--memory 2GiB: gpu devices do not report how much memory"):
+    with pytest.raises(BadInput, match="--memory 2GiB: gpu devices do not report how much"):
         limit_of(catalogue("gpu"), None)
 
 
 TOLD = [
-    "0/3 data=2, round 1: compiling 2 cells, batch 4, 8",
+    "0/3 data=2: compiling 2 cells, batch 4, 8",
     "0/3 running mlp-tiny/data=2/b4/fp32,microbatches=2/b",
-    "1/3 data=2, round 2: compiling 1 cell, batch 8",
+    "1/3 data=2: compiling 1 cell, batch 8",
     "1/3 running mlp-tiny/data=2/b4/fp32,microbatches=2/a",
-    "2/3 data=4, round 1: compiling 1 cell, batch 8",
+    "2/3 data=4: compiling 1 cell, batch 8",
 ]
 
 
@@ -466,8 +468,8 @@ def test_on_cpu_the_limit_has_to_be_named(stored):
     ended = stored.call()
     assert ended.exit_code == exits.BAD_INPUT
     assert ended.stderr == (
-        "error: --memory: name the memory limit of one device, as --memory 2GiB: a CPU device is "
-        "a part of the host, and nothing limits its memory\n"
+        "error: --memory: name the memory limit of one device, as --memory 2GiB: cpu devices do "
+        "not report how much a program may use\n"
     )
     assert not stored.compiled
 
@@ -478,6 +480,13 @@ def test_all_faults_are_told_at_once(stored):
     for said in ("-k: '(' is not an expression", "--memory: 'much' is not a number", "no.py"):
         assert said in ended.stderr
     assert not stored.compiled
+
+
+def test_a_selection_of_nothing_is_refused(stored):
+    ended = stored.call("-k", "nothing", "--memory", LIMIT)
+    assert ended.exit_code == exits.BAD_INPUT
+    said = "error: synthetic: no selected cell is ok and runs in a single process\n"
+    assert ended.stderr == said
 
 
 def test_what_is_found_is_stored_at_once_and_a_second_call_goes_on(stored):
@@ -500,7 +509,7 @@ def test_what_is_found_is_stored_at_once_and_a_second_call_goes_on(stored):
     assert "1 of 3 cells kept from before; --again searches them again" in ended.stdout
     assert set(stored.compiled) == {"b", "loop"}, "what could not be predicted may be now"
     assert stored.proved == ["b"]
-    assert ended.stderr.startswith("0/2 data=2, round 1: compiling 2 cells, batch 2\n1/2 data=2, ")
+    assert ended.stderr.startswith("0/2 data=2: compiling 2 cells, batch 2\n1/2 data=2: ")
     a, b, loop = largest_batches.read(stored.path)
     assert [a, loop] == kept
     assert (b["implementation"], b["batch"]) == ("b", 400)

@@ -49,7 +49,6 @@ def program(size, batch, model=2):
         model_flops=5e6 * batch,
         units=64 * batch,
         unit="tokens",
-        bubble=0.0,
         read="compiled",
     )
 
@@ -144,7 +143,6 @@ def communicates(number, **change):
             communicates(0, payload_bytes=1_020_000),
             "is 1.02e+06 as compiled, and 1e+06 by the",
         ),
-        (changed(bubble=0.5), "the bubble is 0.5 and not 0"),
     ],
 )
 def test_another_program_is_not_extrapolated(differing, message):

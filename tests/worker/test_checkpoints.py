@@ -32,7 +32,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.present import caveats, page_data, phase_tables
 from bench.records import store
-from bench.worker.phases import checkpoints, saved_state
+from bench.worker.phases import checkpoints
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.time.clock import Arm
 
@@ -117,34 +117,26 @@ def test_a_divided_state_comes_back_as_it_was_on_two_meshes(quick: None, tmp_pat
     assert not list((tmp_path / "files").iterdir())
 
 
-def saved_of(tree: saved_state.Tree, path: Path) -> saved_state.SavedState:
-    return saved_state.SavedState(path, saved_state.shapes_of(tree), saved_state.checksums(tree))
-
-
-def shardings_of(saved: saved_state.SavedState) -> dict[str, Any]:
-    return {name: shape.sharding for name, shape in saved.shapes.items()}
+def saved_of(tree: checkpoints.Tree, path: Path) -> checkpoints.SavedState:
+    return checkpoints.SavedState(path, checkpoints.shapes_of(tree), checkpoints.checksums(tree))
 
 
 def test_an_asynchronous_save_takes_until_it_is_complete_and_blocks_until_it_returns(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clock that only the save moves: 2 s until it returns, 3 s more once a step has run."""
-    now, number, stepped = 0.0, 0, threading.Event()
+    now, stepped = 0.0, threading.Event()
 
-    def save(_tree: Any, mode: str) -> Path:
-        nonlocal now, number
-        assert mode == "async"
-        now, number = now + 2, number + 1
+    def save(path: Path, _tree: Any) -> None:
+        nonlocal now
+        now += 2
         stepped.clear()
-        path = tmp_path / str(number)
         path.mkdir()
-        return path
 
-    def completed_at() -> float:
+    def wait_until_finished() -> None:
         nonlocal now
         assert stepped.wait(timeout=60), "steps run while it goes on"
         now += 3
-        return now
 
     def step(state: Any, _: Any) -> tuple[Any, jax.Array]:
         stepped.set()
@@ -152,8 +144,8 @@ def test_an_asynchronous_save_takes_until_it_is_complete_and_blocks_until_it_ret
 
     monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
     arm = Arm("A", step, state_on(mesh_of(data=2), P("data")), None)
-    orbax: Any = SimpleNamespace(save=save, completed_at=completed_at)
-    found, saved = checkpoints.measure_saves(arm, orbax, "async")
+    orbax: Any = SimpleNamespace(save=save, wait_until_finished=wait_until_finished)
+    found, saved = checkpoints.measure_saves(arm, orbax, tmp_path, "async")
     assert (found["blocking_s"], found["total_s"]) == ([2, 2], [5, 5])
     assert len(found["steps_during_ns"]) >= 2
     assert [*tmp_path.iterdir()] == [saved.path], "of all, the last is kept"
@@ -177,28 +169,28 @@ def test_files_are_read_from_where_they_lie(
     monkeypatch.setattr(os, "POSIX_FADV_DONTNEED", 4, raising=False)
     monkeypatch.setattr(os, "posix_fadvise", note("drop"), raising=False)
     monkeypatch.setattr(os, "fsync", note("write"))
-    tree = saved_state.arrays(state_on(mesh_of(data=2), P("data")))
+    tree = checkpoints.arrays(state_on(mesh_of(data=2), P("data")))
     saved = saved_of(tree, tmp_path)
     reads: list[list[tuple[str, str]]] = []
 
-    def restore(path: Path, _: saved_state.Shapes) -> saved_state.Tree:
+    def restore(path: Path, _: checkpoints.Shapes) -> checkpoints.Tree:
         assert path == tmp_path
         reads.append([*events])
         events.clear()
         return {name: jax.device_put(np.asarray(x), x.sharding) for name, x in tree.items()}
 
     orbax: Any = SimpleNamespace(restore=restore)
-    checkpoints.measure_restores(orbax, saved, "data=2", shardings_of(saved))
+    checkpoints.measure_restores(orbax, saved, "data=2", saved.shapes)
     expected = [(what, name) for name in ("one", "two") for what in ("write", "drop")]
     assert [sorted(before, key=lambda event: event[1]) for before in reads] == [expected] * 2
 
 
 def test_a_layout_does_not_matter_and_one_bit_does(tmp_path: Path) -> None:
-    tree = saved_state.arrays(state_on(mesh_of(data=4), P("data")))
+    tree = checkpoints.arrays(state_on(mesh_of(data=4), P("data")))
     saved = saved_of(tree, tmp_path)
     for spec, axes in ((P("data"), {"data": 2}), (P(), {"data": 2}), (P("data"), {"data": 1})):
-        other = saved_state.arrays(state_on(mesh_of(**axes), spec))
-        saved_state.check_equal(other, saved)
+        other = checkpoints.arrays(state_on(mesh_of(**axes), spec))
+        checkpoints.check_equal(other, saved)
     name = next(name for name, array in tree.items() if array.ndim)
     changed = np.asarray(tree[name]).copy()
     changed[-1, -1] = np.nextafter(changed[-1, -1], np.inf)
@@ -206,20 +198,20 @@ def test_a_layout_does_not_matter_and_one_bit_does(tmp_path: Path) -> None:
     with pytest.raises(
         WrongStepError, match="1 of 2 arrays came back different from what was saved"
     ):
-        saved_state.check_equal(wrong, saved)
+        checkpoints.check_equal(wrong, saved)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float32", "complex64"])
 def test_each_bit_of_each_element_counts_and_where_it_is(dtype: str) -> None:
     values = np.asarray(jnp.arange(8).reshape(2, 4).astype(dtype))
-    (right,) = saved_state.checksums({"": jnp.asarray(values)}).values()
+    (right,) = checkpoints.checksums({"": jnp.asarray(values)}).values()
     for number in range(8 * values.nbytes):
         raw = values.copy()
         raw.reshape(-1).view(np.uint8)[number // 8] ^= np.uint8(1 << number % 8)
         if dtype != "bool":  # of which one bit counts
-            (wrong,) = saved_state.checksums({"": jnp.asarray(raw)}).values()
+            (wrong,) = checkpoints.checksums({"": jnp.asarray(raw)}).values()
             assert wrong != right
-    (swapped,) = saved_state.checksums({"": jnp.asarray(values[:, ::-1])}).values()
+    (swapped,) = checkpoints.checksums({"": jnp.asarray(values[:, ::-1])}).values()
     assert swapped != right
 
 
@@ -228,7 +220,7 @@ def test_copies_that_differ_are_not_saved_as_one() -> None:
     copies = [jax.device_put(np.float32(n), device) for n, device in enumerate(mesh.devices)]
     array = jax.make_array_from_single_device_arrays((), NamedSharding(mesh, P()), copies)
     with pytest.raises(WrongStepError, match="different copies"):
-        saved_state.checksums({"": array})
+        checkpoints.checksums({"": array})
 
 
 @pytest.mark.parametrize(
@@ -246,20 +238,21 @@ def test_another_mesh_divides_the_state_in_another_way(
     axes: dict[str, int], spec: P, expected: str | None
 ) -> None:
     mesh = mesh_of(**axes)
-    shapes = saved_state.shapes_of(saved_state.arrays(state_on(mesh, spec)))
-    layouts = saved_state.other_layouts(mesh, shapes)
-    assert [*layouts] == ([expected] if expected else [])
-    for shardings in layouts.values():
-        for name, sharding in shardings.items():
-            assert sharding.device_set <= set(mesh.devices.flat)
-            assert sharding != shapes[name].sharding
+    shapes = checkpoints.shapes_of(checkpoints.arrays(state_on(mesh, spec)))
+    (_, same), *others = checkpoints.layouts(mesh, shapes).items()
+    assert same == shapes
+    assert [name for name, _ in others] == ([expected] if expected else [])
+    for _, found in others:
+        for name, shape in found.items():
+            assert shape.sharding.device_set <= set(mesh.devices.flat)
+            assert shape.sharding != shapes[name].sharding
 
 
 def test_objects_of_nnx_are_saved_and_other_things_are_not() -> None:
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
-    assert sorted(array.shape for array in saved_state.arrays(model).values()) == [(2, 3), (3,)]
+    assert sorted(array.shape for array in checkpoints.arrays(model).values()) == [(2, 3), (3,)]
     with pytest.raises(UnsupportedError, match=r"its state holds int values, not only jax.Arrays"):
-        saved_state.arrays({"step": 1})
+        checkpoints.arrays({"step": 1})
 
 
 def test_a_disk_without_room_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,4 +310,4 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
 
 def without_room(row: dict[str, Any]) -> None:
     if row["implementation"] == "pmap" and "checkpoint" in row:
-        row["checkpoint"] = checkpoints.no_checkpoint("no room")
+        row["checkpoint"] = {**row["checkpoint"], "reason": "no room", "saves": {}, "restores": []}

@@ -13,7 +13,7 @@ import pytest
 
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.read.compilation import CompilationLog
-from bench.worker.time import clock, span_end
+from bench.worker.time import clock
 from bench.worker.time.clock import FEWEST_TURNS, Arm, measure, steps_per_span
 from bench.worker.time.turn_order import REENTRY, Orders, balanced_orders
 
@@ -262,7 +262,6 @@ def test_work_outside_of_the_spans_is_a_reason_against_an_arm(first, step, outsi
 def test_what_flattening_a_state_takes_is_outside_of_the_spans(monkeypatch):
     now = [0]
     monkeypatch.setattr(clock, "now", lambda: now[0])
-    monkeypatch.setattr(span_end, "now", lambda: now[0])
 
     class Lazy:
         def __init__(self, inner):

@@ -33,6 +33,7 @@ needs_grain = pytest.mark.skipif(
     importlib.util.find_spec("grain") is None, reason="grain is not installed: extra `input`"
 )
 
+AHEAD = worker.FEEDS["prefetched"]
 CONFIG = gpt2.SIZES["tiny"]()
 PROBLEM = gpt2.problem(CONFIG, 4, "fp32")
 
@@ -55,7 +56,7 @@ def test_a_feed_gives_batches_in_order_and_makes_as_many_as_it_gives(way: str) -
     )
     feed.settle()
     ahead = len(made)
-    assert ahead == (worker.AHEAD if way == "prefetched" else 0)
+    assert ahead == worker.FEEDS[way]
     assert [int(feed.take()) for _ in range(5)] == list(range(5))
     feed.settle()
     assert made == list(range(5 + ahead))
@@ -63,7 +64,7 @@ def test_a_feed_gives_batches_in_order_and_makes_as_many_as_it_gives(way: str) -
 
 
 def test_what_a_thread_fails_at_is_raised_where_the_batch_is_asked_for() -> None:
-    feed = worker.Feed(lambda number: 1 // (1 - number), worker.AHEAD)
+    feed = worker.Feed(lambda number: 1 // (1 - number), AHEAD)
     feed.take()
     with pytest.raises(ZeroDivisionError):
         feed.take()
@@ -72,13 +73,13 @@ def test_what_a_thread_fails_at_is_raised_where_the_batch_is_asked_for() -> None
 
 def test_no_more_than_the_bound_are_made_ahead() -> None:
     more, made = threading.Semaphore(0), []
-    feed = worker.Feed(lambda number: (made.append(number), more.release()), worker.AHEAD)
+    feed = worker.Feed(lambda number: (made.append(number), more.release()), AHEAD)
     feed.settle()
-    for _ in range(worker.AHEAD):
+    for _ in range(AHEAD):
         assert more.acquire(timeout=60)
     assert not more.acquire(timeout=0.05)
     feed.close()
-    assert made == list(range(worker.AHEAD))
+    assert made == list(range(AHEAD))
 
 
 def counting_step() -> TrainStep:
@@ -96,12 +97,12 @@ def test_an_arm_takes_the_next_batch_in_every_step_and_tells_how_long_it_waited(
     feed = worker.Feed(jnp.float32, 0)
     arm = worker.FedArm("a+loaded", step.step, step.state, None, feed=feed)
     arm.run(3)
-    waits = arm.waits()
-    assert waits is not None
-    assert waits["wait_ns"] >= waits["starved_ns"] > 0
+    waited = arm.waited
+    assert waited is not None
+    assert waited["wait_ns"] >= waited["starved_ns"] > 0
     arm.run(2, wait_each=True)
     assert float(arm.state) == sum(range(5))
-    assert arm.waits() == {"wait_ns": 0, "starved_ns": 0}, "only throughput spans count"
+    assert arm.waited is waited, "only throughput spans count"
 
 
 @dataclass
@@ -141,10 +142,10 @@ def test_a_step_starved_where_the_devices_were_done_before_it(
     _, last = arm.launch(4, wait_each=False)
     # Nothing runs before the first step, the second finds the devices busy, the third idle; of a
     # loss that is gone nothing is known, and the figure is a bound from above.
-    assert arm.waits() == {"wait_ns": 1111, "starved_ns": 1101}
+    assert arm.waited == {"wait_ns": 1111, "starved_ns": 1101}
     arm.losses.append((4, replace(last, done=True)))  # it was waited for
     arm.launch(1, wait_each=False)
-    assert arm.waits() == {"wait_ns": 10000, "starved_ns": 10000}
+    assert arm.waited == {"wait_ns": 10000, "starved_ns": 10000}
 
 
 @pytest.mark.parametrize("wait_each", [False, True])

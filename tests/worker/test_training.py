@@ -13,7 +13,7 @@ import pytest
 from bench.contract import TrainStep
 from bench.records.arms import IN_PARTS, WHOLE_BATCH
 from bench.records.mesh import MeshShape
-from bench.worker.phases.training import train_references, trained
+from bench.worker.phases.training import reference_steps, trained
 from bench.worker.problems import make_mesh
 from bench.worker.prove.timed_reference import TimedReference
 from bench.worker.prove.trajectory import whole_batch_steps
@@ -24,13 +24,10 @@ STEPS = 5
 
 def references(reference, problem, progress=lambda *_: None):
     """Trains the reference; returns its curves by name."""
-    curves = {}
-
-    def train(name, build):
-        curves[name] = trained(build, problem.batch, STEPS, partial(progress, name))
-
-    train_references(reference, train)
-    return curves
+    return {
+        name: trained(build, problem.batch, STEPS, partial(progress, name))
+        for name, build in reference_steps(reference).items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +61,7 @@ def test_another_order_differs_by_rounding_alone(found):
     ],
 )
 def test_the_reference_trains_again_if_it_has_another_order(parts, state, names):
-    begun = []
-    reference = SimpleNamespace(parts=parts, start_state=state)
-    train_references(reference, lambda name, _: begun.append(name))
-    assert begun == names
+    assert [*reference_steps(SimpleNamespace(parts=parts, start_state=state))] == names
 
 
 def test_a_batch_that_fits_nowhere_says_what_is_missing(gate, problem):

@@ -167,11 +167,8 @@ def loss_of_labels(model: Any, parts: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 def stages(config: Config, dtypes: Precision, axis: ModelAxis, *, remat: str) -> Stages:
     """Return the model, or one device's shard of it, as a chain."""
-
-    def make_ends() -> GPT2:
-        return GPT2(replace(config, layers=0), dtypes, nnx.Rngs(0), axis=axis)
-
-    ends, _ = nnx.split(nnx.eval_shape(make_ends))
+    none = replace(config, layers=0)
+    ends, _ = nnx.split(nnx.eval_shape(lambda: GPT2(none, dtypes, nnx.Rngs(0), axis)))
     block, _ = nnx.split(nnx.eval_shape(lambda: Block(config, dtypes, nnx.Rngs(0), axis)))
 
     def run_block(params: Params, x: jax.Array) -> jax.Array:

@@ -8,7 +8,6 @@ after them.
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -29,21 +28,13 @@ class NotAbstractError(Exception):
     """The step cannot be traced without running something; the message says why."""
 
 
-@dataclass(frozen=True)
-class AbstractStep:
-    """A step that is a single compiled function."""
-
-    traced: Traced
-    state_bytes: int
-    """Bytes of the state on one device."""
-    bubble: float
-    period: int
-
-
 def abstract_step(
     implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any
-) -> AbstractStep:
+) -> tuple[Traced, int, int]:
     """Trace an implementation from `build` to the end of its first step.
+
+    Returns the step, a single compiled function, the bytes of its state on one device, and its
+    period.
 
     The implementation must support the problem on this mesh, and the problem must draw its own
     parameters. The batch has NumPy arrays, or those of `stand_in`. Errors are the implementation's
@@ -59,8 +50,7 @@ def abstract_step(
     def whole() -> Any:
         step = implementation.build(own_copy(problem), mesh)
         placed = step.place(batch)
-        found["bubble"], found["period"] = float(step.bubble), step.period
-        found["state_bytes"] = _state_bytes(step, shardings)
+        found["period"], found["state_bytes"] = step.period, _state_bytes(step, shardings)
         boundary = jax.jit(_boundary)()
         state, loss = step.step(step.state, placed)
         found["program"] = getattr(loss, "parent", None)
@@ -81,10 +71,10 @@ def abstract_step(
             raise NotAbstractError(
                 f"its step is not one compiled function but {len(names)} operations ({shown})"
             )
-        program = found.pop("program")
+        program = found["program"]
         arguments = [shardings.described(argument) for argument in program.in_tracers]
     step = jax.jit(core.jaxpr_as_fun(program.params["jaxpr"]), **_jit_options(program.params))
-    return AbstractStep(_traced(step, arguments), **found)
+    return _traced(step, arguments), found["state_bytes"], found["period"]
 
 
 def stand_in(batch: Any, rows: int) -> Any:

@@ -40,7 +40,6 @@ class CompiledStep(NamedTuple):
     traced_flops: float
     """FLOPs over all devices; 0 if the step cannot be traced as a whole."""
     state_bytes: int
-    bubble: float
     period: int
 
 
@@ -88,7 +87,6 @@ def compile_only(request: CompileRequest) -> CompiledFigures:
         model_flops=cell.problem.model_flops,
         units=cell.problem.units_per_step,
         unit=cell.problem.unit,
-        bubble=reading.bubble,
     )
 
 
@@ -110,9 +108,9 @@ def compile_step(
     implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any
 ) -> CompiledStep:
     """Compile a step without running it; for errors see `abstract_step`."""
-    step = abstract_step(implementation, problem, mesh, batch)
-    program, flops = step.traced.lower().compile().runtime_executable(), flops_of(step.traced.jaxpr)
-    return CompiledStep([program], flops, step.state_bytes, step.bubble, step.period)
+    traced, state_bytes, period = abstract_step(implementation, problem, mesh, batch)
+    program = traced.lower().compile().runtime_executable()
+    return CompiledStep([program], flops_of(traced.jaxpr), state_bytes, period)
 
 
 def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> CompiledStep:
@@ -123,7 +121,7 @@ def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Co
     traced = flops_if_traceable(step.step, step.state, batch) or 0.0
     first_call = FirstCall(step.step)
     jax.block_until_ready(first_call(step.state, batch)[1])
-    return CompiledStep(first_call.programs, traced, own, float(step.bubble), step.period)
+    return CompiledStep(first_call.programs, traced, own, step.period)
 
 
 def answer(request: CompileRequest) -> CompiledAnswer:

@@ -29,7 +29,7 @@ from bench.worker.prove.failures import own_copy, why_state_unsupported
 from bench.worker.prove.trajectory import build_step, check_placed, state_and_loss
 from bench.worker.read.programs import FirstCall, program_figures
 from bench.worker.read.step_program import operations
-from bench.worker.time.span_end import done_at, wait_for
+from bench.worker.time.clock import done_at, wait_for
 
 PACKAGES = ["jax", "jaxlib", "flax", "optax"]
 

@@ -1,6 +1,7 @@
 """Saving and restoring a cell's state with Orbax, in a phase after the rounds.
 
-Every process writes and reads the shards of its own devices. The checks are in saved_state.
+Every process writes and reads the shards of its own devices. Restored and saved arrays are compared
+by checksums, which depend on every bit of an array but not on its sharding.
 """
 
 import logging
@@ -11,22 +12,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from itertools import count
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from bench.records.mesh import MeshShape
-from bench.records.numbers import bytes_
+from bench.records.numbers import bytes_, count
 from bench.records.rows import Checkpoint, RestoredCheckpoint, SavedCheckpoint
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
-from bench.worker.phases import saved_state
-from bench.worker.process_exchange import EndedError
-from bench.worker.prove.failures import UnsupportedError, in_all_processes
+from bench.worker.process_exchange import EndedError, to_host
+from bench.worker.prove.carried_state import words
+from bench.worker.prove.failures import UnsupportedError, WrongStepError, in_all_processes
 from bench.worker.prove.gate import Gate
+from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.time.clock import Arm
 
 REPEATS = 5
@@ -44,39 +46,18 @@ MOST_STEPS = 500
 ROOM = 3
 """Free disk space that is required, as a multiple of the state's bytes."""
 
+Shapes = dict[str, jax.ShapeDtypeStruct]
+"""Shape, dtype and sharding of each array of a state."""
+Tree = dict[str, jax.Array]
+"""The arrays of a state, by their number."""
 
-class Orbax:
-    """Saves and restores trees below a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        import orbax.checkpoint as ocp  # noqa: PLC0415 - an extra, which takes long to import
+class SavedState(NamedTuple):
+    """A saved state, whose arrays may have been deleted."""
 
-        logging.getLogger("absl").setLevel(logging.ERROR)
-        self._args = ocp.args
-        self._paths = (folder / str(number) for number in count())
-        self._sync = ocp.Checkpointer(ocp.StandardCheckpointHandler())
-        self._async = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
-
-    def save(self, tree: saved_state.Tree, mode: str = "sync") -> Path:
-        """Save a tree in a mode of bench.records.arms.CHECKPOINT_MODES."""
-        path, saver = next(self._paths), self._async if mode == "async" else self._sync
-        saver.save(path, args=self._args.StandardSave(tree))
-        return path
-
-    def completed_at(self) -> float:
-        """Wait until asynchronous saves are complete; return the time."""
-        self._async.wait_until_finished()
-        return time.monotonic()
-
-    def restore(self, path: Path, shapes: saved_state.Shapes) -> saved_state.Tree:
-        """Restore a tree, each array directly into its sharding."""
-        args = self._args.StandardRestore(shapes)
-        return jax.block_until_ready(self._sync.restore(path, args=args))
-
-    def close(self) -> None:
-        """End Orbax's threads."""
-        self._sync.close()
-        self._async.close()
+    path: Path
+    shapes: Shapes
+    checksums: dict[str, str]
 
 
 def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
@@ -89,7 +70,9 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
         try:
             checkpoint = in_all_processes(measure)
         except EndedError as error:  # the cell's times stay valid
-            checkpoint = no_checkpoint(error.reason)
+            checkpoint = Checkpoint(
+                reason=error.reason, state_bytes=0, stored_bytes=0, saves={}, restores=[]
+            )
             if process_exchange.is_main():
                 shutil.rmtree(folder, ignore_errors=True)
         session.cells[arm.name]["checkpoint"] = checkpoint
@@ -99,64 +82,60 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
 def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path) -> Checkpoint:
     """Save an arm's state in these modes, and restore it on its own mesh and on another.
 
-    The arm runs steps during asynchronous saves. All processes share the folder.
+    The arm runs steps during asynchronous saves. All processes share the folder, and the slowest
+    one's times count.
 
     Raises:
       UnsupportedError: the state cannot be saved, or the disk has too little room for it.
       WrongStepError: the state comes back different.
     """
-    size = sum(array.nbytes for array in saved_state.arrays(arm.state).values())
+    import orbax.checkpoint as ocp  # noqa: PLC0415 - an extra, which takes long to import
+
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    size = sum(array.nbytes for array in arrays(arm.state).values())
     folder.mkdir(parents=True, exist_ok=True)
     free = min(process_exchange.gather(shutil.disk_usage(folder).free))
     if free < ROOM * size:
         raise UnsupportedError(
             f"its files may need {bytes_(ROOM * size)}, but only {bytes_(free)} is free on the disk"
         )
-    with closing(Orbax(folder)) as orbax:
-        clear(orbax.save(saved_state.arrays(arm.state)))
+    with closing(ocp.StandardCheckpointer()) as orbax:
+        orbax.save(folder / "first", arrays(arm.state))
+        orbax.wait_until_finished()
+        clear(folder / "first")
         saves: dict[str, SavedCheckpoint] = {}
         for mode in modes:
-            saves[mode], saved = measure_saves(arm, orbax, mode)
-            saved_state.check_equal(orbax.restore(saved.path, saved.shapes), saved)
+            saves[mode], saved = measure_saves(arm, orbax, folder, mode)
+            check_equal(orbax.restore(saved.path, saved.shapes), saved)
             if mode != modes[-1]:
                 clear(saved.path)
         stored = sum(file.stat().st_size for file in _files(saved.path))
-        own = str(MeshShape(tuple(mesh.shape.items())))
-        layouts = {own: {name: shape.sharding for name, shape in saved.shapes.items()}}
-        layouts |= saved_state.other_layouts(mesh, saved.shapes)
-        restores = [measure_restores(orbax, saved, *layout) for layout in layouts.items()]
+        on_meshes = layouts(mesh, saved.shapes).items()
+        restores = [measure_restores(orbax, saved, *layout) for layout in on_meshes]
         clear(saved.path)
-    return Checkpoint(
-        reason="",
-        state_bytes=size,
-        stored_bytes=process_exchange.from_main(stored),
-        saves={mode: slowest(save) for mode, save in saves.items()},
-        restores=[{**one, "seconds": slowest(one["seconds"])} for one in restores],
+    own = Checkpoint(
+        reason="", state_bytes=size, stored_bytes=stored, saves=saves, restores=restores
     )
-
-
-def slowest(figures: Any) -> Any:
-    """Replace each time in a tree of lists by the slowest process's."""
-    return jax.tree.map(lambda *times: max(times), *process_exchange.gather(figures))
-
-
-def no_checkpoint(reason: str) -> Checkpoint:
-    """Return the record of a state that has no figures, with the reason."""
-    return Checkpoint(reason=reason, state_bytes=0, stored_bytes=0, saves={}, restores=[])
+    return jax.tree.map(lambda *figures: max(figures), *process_exchange.gather(own))
 
 
 def measure_saves(
-    arm: Arm, orbax: Orbax, mode: str
-) -> tuple[SavedCheckpoint, saved_state.SavedState]:
-    """Save an arm's state repeatedly, and keep the last save."""
+    arm: Arm, orbax: Any, folder: Path, mode: str
+) -> tuple[SavedCheckpoint, SavedState]:
+    """Save an arm's state repeatedly in a folder by an orbax.checkpoint.StandardCheckpointer.
+
+    The mode is one of bench.records.arms.CHECKPOINT_MODES. The last save is kept.
+    """
     asynchronous = mode == "async"
     before = [arm.run(1, wait_each=True) for _ in range(STEPS if asynchronous else 0)]
     figures = SavedCheckpoint(blocking_s=[], total_s=[], steps_before_ns=before, steps_during_ns=[])
-    for last in repetitions():
-        tree = saved_state.arrays(arm.state)
-        shapes, sums = saved_state.shapes_of(tree), saved_state.checksums(tree) if last else {}
+    for number, last in enumerate(repetitions()):
+        tree, path = arrays(arm.state), folder / f"{mode}-{number}"
+        shapes, sums = shapes_of(tree), checksums(tree) if last else {}
         began = time.monotonic()
-        path = orbax.save(tree, mode)
+        orbax.save(path, tree)
+        if not asynchronous:
+            orbax.wait_until_finished()
         complete = time.monotonic()
         figures["blocking_s"].append(complete - began)
         del tree  # a step may donate the arrays
@@ -165,7 +144,7 @@ def measure_saves(
         figures["total_s"].append(complete - began)
         if not last:
             clear(path)
-    return figures, saved_state.SavedState(path, shapes, sums)
+    return figures, SavedState(path, shapes, sums)
 
 
 def repetitions() -> Iterator[bool]:
@@ -178,10 +157,15 @@ def repetitions() -> Iterator[bool]:
         number += 1
 
 
-def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
+def train_until_complete(arm: Arm, orbax: Any, steps_ns: list[int]) -> float:
     """Run steps during a save, appending their times; return the time of its completion."""
+
+    def completed_at() -> float:
+        orbax.wait_until_finished()
+        return time.monotonic()
+
     with ThreadPoolExecutor(1) as pool:
-        complete = pool.submit(orbax.completed_at)
+        complete = pool.submit(completed_at)
         for _ in range(MOST_STEPS):
             # Steps may communicate, so all processes must run the same number.
             if all(process_exchange.gather(complete.done())):
@@ -191,18 +175,17 @@ def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
 
 
 def measure_restores(
-    orbax: Orbax, saved: saved_state.SavedState, name: str, shardings: Mapping[str, Sharding]
+    orbax: Any, saved: SavedState, name: str, shapes: Shapes
 ) -> RestoredCheckpoint:
     """Restore a state repeatedly, and compare the last one with what was saved."""
-    shapes = saved_state.shapes_of(saved.shapes, shardings)
     seconds: list[float] = []
     for last in repetitions():
         drop_from_cache(saved.path)
         began = time.monotonic()
-        restored = orbax.restore(saved.path, shapes)
+        restored = jax.block_until_ready(orbax.restore(saved.path, shapes))
         seconds.append(time.monotonic() - began)
         if last:
-            saved_state.check_equal(restored, saved)
+            check_equal(restored, saved)
         del restored
     return RestoredCheckpoint(mesh=name, seconds=seconds)
 
@@ -225,3 +208,71 @@ def clear(folder: Path) -> None:
     if process_exchange.is_main():
         shutil.rmtree(folder)
     process_exchange.gather(None)
+
+
+def arrays(state: Any) -> Tree:
+    """Return a state's arrays, PRNG keys as words; UnsupportedError if one cannot be saved."""
+    leaves = jax.tree.leaves(state)
+    for leaf in leaves:
+        kind = type(leaf).__name__
+        if not isinstance(leaf, jax.Array):
+            raise UnsupportedError(f"its state holds {kind} values, not only jax.Arrays")
+        if not isinstance(leaf.sharding, NamedSharding | SingleDeviceSharding):
+            kind = type(leaf.sharding).__name__
+            raise UnsupportedError(f"its state has an array with a {kind}, which names no mesh")
+    return {f"{number:05d}": words(leaf) for number, leaf in enumerate(leaves)}
+
+
+def shapes_of(tree: Tree) -> Shapes:
+    """Describe arrays with their own shardings."""
+    return {n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for n, x in tree.items()}
+
+
+def layouts(mesh: Mesh, shapes: Shapes) -> dict[str, Shapes]:
+    """Describe a state on its own mesh and, unless that is a single device, on another; by name.
+
+    The other mesh has half of the devices, along an axis that shards the state, if there is one. If
+    that would leave a single device, or a process without devices, it has all devices in reverse
+    order, so that each reads shards written by another.
+    """
+    own_name = str(MeshShape(tuple(mesh.shape.items())))
+    if mesh.size == 1:
+        return {own_name: shapes}
+    specs = [getattr(shape.sharding, "spec", ()) for shape in shapes.values()]
+    divided = set(jax.tree.leaves([tuple(spec) for spec in specs]))
+    even = [name for name, size in mesh.shape.items() if size % 2 == 0]
+    axis = next((name for name in even if name in divided), next(iter(even), ""))
+    if jax.process_count() == 1 and axis and mesh.size > 2:  # noqa: PLR2004
+        halves = {name: size // 2 if name == axis else size for name, size in mesh.shape.items()}
+        devices = mesh.devices.take(range(halves[axis]), mesh.axis_names.index(axis))
+        name = str(MeshShape(tuple(halves.items())))
+    else:
+        devices = mesh.devices.ravel()[::-1].reshape(mesh.devices.shape)
+        name = f"{own_name}, devices reversed"
+
+    def moved(sharding: Any) -> Sharding:
+        if not isinstance(sharding, NamedSharding):
+            return SingleDeviceSharding(devices.ravel()[-1])
+        own, shape = sharding.mesh, [*sharding.mesh.devices.shape]
+        place = own.axis_names.index(axis) if axis in own.axis_names else 0
+        shape[place] = shape[place] * devices.size // mesh.size
+        other = Mesh(devices.reshape(shape), own.axis_names, axis_types=own.axis_types)
+        return NamedSharding(other, sharding.spec)
+
+    others = {key: shape.update(sharding=moved(shape.sharding)) for key, shape in shapes.items()}
+    return {own_name: shapes, name: others}
+
+
+def checksums(tree: Tree) -> dict[str, str]:
+    """Return checksums, the same in all processes; WrongStepError if replicas of a shard differ."""
+    if find_drifts(tree):
+        raise WrongStepError("devices hold different copies of one array")
+    return {name: sha256(to_host(array).tobytes()).hexdigest() for name, array in tree.items()}
+
+
+def check_equal(restored: Tree, saved: SavedState) -> None:
+    """Compare restored arrays with saved ones; WrongStepError in all processes if any differs."""
+    found = checksums(restored)
+    if wrong := sum(found[name] != checksum for name, checksum in saved.checksums.items()):
+        of = count(len(restored), "array")
+        raise WrongStepError(f"{wrong} of {of} came back different from what was saved")

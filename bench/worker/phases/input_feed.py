@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,8 +21,7 @@ from bench.contract import Batch, Problem, TrainStep
 from bench.records.arms import arm_beside
 from bench.records.rows import InputWait
 from bench.worker.prove.failures import UnsupportedError
-from bench.worker.time.clock import Arm
-from bench.worker.time.span_end import wait_for
+from bench.worker.time.clock import Arm, wait_for
 
 SEED = 0
 """Seed of the order of records: the same for every arm, launch and run."""
@@ -30,8 +29,9 @@ SEED = 0
 DRAWN_BATCHES = 16
 """Batches that a workload without records draws beforehand and then repeats."""
 
-AHEAD = 2
-"""Batches that are prefetched: made and placed before the step that takes them."""
+FEEDS = {"loaded": 0, "prefetched": 2}
+"""By input way of bench.records.arms, the batches that are prefetched: made and placed before the
+step that takes them."""
 
 
 class Feed:
@@ -43,16 +43,16 @@ class Feed:
     def __init__(self, make: Callable[[int], Any], ahead: int) -> None:
         self._make = make
         self._numbers = count()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch") if ahead else None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead = deque(self._ordered() for _ in range(ahead))
 
     def _ordered(self) -> Future[Any]:
-        make, number = self._make, next(self._numbers)
-        return cast("Any", self._pool).submit(lambda: jax.block_until_ready(make(number)))
+        number = next(self._numbers)
+        return self._pool.submit(lambda: jax.block_until_ready(self._make(number)))
 
     def take(self) -> Any:
         """Return the next batch; unless it was prefetched, its transfer may still be in flight."""
-        if self._pool is None:
+        if not self._ahead:
             return self._make(next(self._numbers))
         self._ahead.append(self._ordered())
         return self._ahead.popleft().result()
@@ -63,16 +63,7 @@ class Feed:
 
     def close(self) -> None:
         """Stop prefetching."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-
-FEEDS = {"loaded": 0, "prefetched": AHEAD}
-"""Number of prefetched batches, by the feed's name in bench.records.arms.INPUT_WAYS."""
-
-
-def _no_wait() -> InputWait:
-    return InputWait(wait_ns=0, starved_ns=0)
+        self._pool.shutdown(cancel_futures=True)
 
 
 @dataclass
@@ -80,8 +71,6 @@ class FedArm(Arm):
     """An arm whose steps each take a batch from a feed."""
 
     feed: Feed = field(kw_only=True)
-    waited: InputWait = field(init=False, default_factory=_no_wait)
-    """Time spent waiting in throughput spans since the last call of `waits`."""
 
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
         """Run steps, each on the next batch; as many batches are prefetched within this span.
@@ -103,15 +92,9 @@ class FedArm(Arm):
                 wait_for(loss)
         self.feed.settle()
         if not wait_each:
-            self.waited["wait_ns"] += waited
-            self.waited["starved_ns"] += starved
+            self.waited = InputWait(wait_ns=waited, starved_ns=starved)
         assert loss is not None, "a span has steps"  # noqa: S101
         return state, loss
-
-    def waits(self) -> InputWait | None:
-        """Return the time spent waiting for input in throughput spans since the last call."""
-        waits, self.waited = self.waited, _no_wait()
-        return waits
 
 
 def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> FedArm:

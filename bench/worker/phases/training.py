@@ -44,10 +44,15 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
         return
     session.arms.clear()
     problem, steps = session.problem, settings["steps"]
-
-    def train(name: str, build: Build) -> None:
+    builds = reference_steps(gate.reference)
+    for name in names:
+        builds[name] = partial(
+            build_step, session.proved[name].implementation, problem, session.mesh
+        )
+    for name, build in builds.items():
         progress = partial(session.report_progress, "train", name, of=steps)
-        losses, reason = trained(build, problem.batch, steps, progress)
+        with session.modules_of(name), remembered_programs(session.programs / name):
+            losses, reason = trained(build, problem.batch, steps, progress)
         row = LossRow(
             **session.fields,
             arm=name,
@@ -56,12 +61,6 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
             tolerance=gate.loss_tolerance,
         )
         session.emit(RowEvent(event="losses", row=row))
-
-    train_references(gate.reference, train)
-    for name in names:
-        build = partial(build_step, session.proved[name].implementation, problem, session.mesh)
-        with session.modules_of(name), remembered_programs(session.programs / name):
-            train(name, build)
 
 
 def trained(
@@ -92,14 +91,12 @@ def trained(
     return Curve(losses, reason)
 
 
-def train_references(reference: TimedReference, train: Callable[[str, Build], None]) -> None:
-    """Train the reference, and once more with its sums in another order if there is one.
-
-    `train` gets a name and a function that makes a step.
-    """
-    for name, apart in ((WHOLE_BATCH, False), (IN_PARTS, True)):
-        if not apart or reference.parts > 1 or reference.start_state:
-            train(name, partial(reference_step, reference, apart=apart))
+def reference_steps(reference: TimedReference) -> dict[str, Build]:
+    """Return a function that makes the reference's step by its name, for each order of sums."""
+    orders = {WHOLE_BATCH: False}
+    if reference.parts > 1 or reference.start_state:
+        orders[IN_PARTS] = True
+    return {name: partial(reference_step, reference, apart=apart) for name, apart in orders.items()}
 
 
 def reference_step(reference: TimedReference, *, apart: bool) -> TrainStep:

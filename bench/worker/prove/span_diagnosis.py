@@ -105,8 +105,10 @@ def _distance(ours: Any, theirs: Any) -> jax.Array:
 
 
 def named_loss(span: SpanRecord, right: float) -> str:
-    """Name the mistake that produces the loss, or state the right loss."""
-    for steps, loss in span.arm.losses[:-1]:
-        if steps < span.first_step and not loss.is_deleted() and float(loss) == span.loss:
-            return f"the loss is that of step {steps}: it was not recomputed"
-    return f"the loss is {span.loss:.6g} and should be {right:.6g}"
+    """State the wrong loss, an earlier step that had exactly the same, and the right loss."""
+    earlier = (
+        f", exactly that of step {steps},"
+        for steps, loss in span.arm.losses[:-1]
+        if steps < span.first_step and not loss.is_deleted() and float(loss) == span.loss
+    )
+    return f"the loss is {span.loss:.6g}{next(earlier, '')} and should be {right:.6g}"

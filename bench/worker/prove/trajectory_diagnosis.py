@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.altered_optimizers import OwnSteps
 from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.known_mistakes import MATCH, UNKNOWN, Observed, known_mistakes
-from bench.worker.prove.mistaken_times import wrong_loss, wrong_times
+from bench.worker.prove.later_mistakes import wrong_loss, wrong_optimizer, wrong_times
 from bench.worker.prove.relative_errors import (
     close,
     describe,
@@ -61,9 +60,7 @@ def why_wrong(
     rate = gate.rates.get(name, 0.0)
     problem = under_sgd(gate.problems[SGD], rate) if under else gate.problems[OWN]
     batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
-    gradients = gate.loss_and_gradients
-    mesh = gate.mesh.shape
-    seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, mesh, match)
+    seen = Observed(gate, problem, batches, rate, ours, truth, match)
     first = update_errors(ours.first, truth.first, truth.start, mask)
     right_update = check["update_error"] <= check["update_tolerance"]
     sentences = [drift] if drift else []
@@ -71,7 +68,7 @@ def why_wrong(
     if coarse and right_update and not drift and not wrong_state:
         sentences = [f"the loss is {ours.loss_dtype}, whose rounding exceeds what is allowed"]
     elif under:
-        sentences += _mistakes(gate, name, seen)
+        sentences += _mistakes(name, seen)
     # A wrong optimizer spoils the model state too, which was right under SGD.
     sentences += [wrong_state] if wrong_state and (right_update or under) and not sentences else []
     # After the first step alone: from the second on, one wrong parameter spoils the others.
@@ -83,7 +80,7 @@ def why_wrong(
         why = ""
         # An optimizer may be of a kind that cannot be altered. The step is wrong all the same.
         with exact_arithmetic(gate.programs), suppress(Exception):
-            why = OwnSteps(seen, mask, check["update_tolerance"]).why()
+            why = wrong_optimizer(seen, mask, check["update_tolerance"])
         sentences, wrong = ([f"{OPTIMIZER}: {why}"], []) if why else (sentences, wrong)
     if not sentences or sentences[0].startswith(UNKNOWN):
         applied = f"{OPTIMIZER}: " if name == OWN else ""
@@ -100,13 +97,13 @@ def why_wrong(
         ]
     if not sentences:
         right_loss = loss_error(ours.losses[:1], truth.losses[:1]) <= check["loss_tolerance"]
-        sentences = [_general_diagnosis(name, right_start=right_loss and not wrong)]
+        sentences = [_general_diagnosis(name, seen, right_start=right_loss and not wrong)]
     if 0 < len(wrong) < len(first):
         sentences.append(f"the first update of {some(wrong)} is wrong, and {right}")
     return f"{'; '.join(sentences)} ({describe(check)})"
 
 
-def _general_diagnosis(name: str, *, right_start: bool) -> str:
+def _general_diagnosis(name: str, seen: Observed, *, right_start: bool) -> str:
     """Describe a wrong trajectory that matches no known mistake."""
     if name in (TIMED_SGD, AS_TIMED):
         return "the step is right in float64, but not as it would be timed"
@@ -114,7 +111,9 @@ def _general_diagnosis(name: str, *, right_start: bool) -> str:
         return f"{OPTIMIZER}{': its first step is right, a later one not' if right_start else ''}"
     if right_start:
         return "the first step is right, but a later one is not"
-    return f"the loss or the update has fewer correct digits than float64 gives ({APPROXIMATE})"
+    if not seen.advice:
+        return "the loss or the update is wrong"
+    return f"the loss or the update has fewer correct digits than float64 gives{seen.advice}"
 
 
 def _change(
@@ -140,9 +139,9 @@ def _change(
     return ""
 
 
-def _mistakes(gate: Gate, name: str, seen: Observed) -> list[str]:
+def _mistakes(name: str, seen: Observed) -> list[str]:
     """Name known mistakes that reproduce steps under SGD; see `why_wrong`."""
-    own, wanted = seen.ours.first, seen.truth.first
+    gate, own, wanted = seen.gate, seen.ours.first, seen.truth.first
     narrow = [path for path, leaf in own.items() if leaf.itemsize < wanted[path].itemsize]
     if narrow and name == SGD:
         return [f"{some(narrow)} is kept in a dtype narrower than its own ({APPROXIMATE})"]
@@ -155,12 +154,13 @@ def _mistakes(gate: Gate, name: str, seen: Observed) -> list[str]:
     with exact_arithmetic(gate.programs), suppress(Exception):
         found = [*filter(None, (wrong_times(seen), wrong_loss(seen)))] or known_mistakes(seen)
         unknown = name == SGD and found and found[0].startswith(UNKNOWN)
-        return [OTHER] if unknown and _is_own(gate, seen) else found
+        return [OTHER] if unknown and _is_own(seen) else found
     return []
 
 
-def _is_own(gate: Gate, seen: Observed) -> bool:
+def _is_own(seen: Observed) -> bool:
     """Whether updates under SGD are those of the workload's own optimizer."""
-    own = vector(gate.truth[OWN].first, gate.truth[OWN].start)
+    truth = seen.gate.truth[OWN]
+    own = vector(truth.first, truth.start)
     differs = not close(own, multiple_of(own, seen.right) * seen.right, 10 * DECAY)
     return differs and close(seen.update, multiple_of(seen.update, own) * own, DECAY)

@@ -95,15 +95,9 @@ def sizes(own: Mesh) -> tuple[int, int]:
 
     All processes agree on the least memory, and on the array for the largest cache.
     """
-
-    def here() -> tuple[int, int]:
-        memory, array = device_memory(list(own.devices)), ACCELERATORS_ARRAY
-        if own.devices[0].platform == "cpu":
-            array = CACHE_MULTIPLE * cache_bytes(own.size) // own.size
-        return memory, array
-
-    memory, array = in_all_processes(here)
-    room = int(SHARE_OF_MEMORY * memory)
+    room, array = int(SHARE_OF_MEMORY * device_memory(list(own.devices))), ACCELERATORS_ARRAY
+    if own.devices[0].platform == "cpu":
+        array = CACHE_MULTIPLE * cache_bytes(own.size) // own.size
     return room, min(room, max(process_exchange.gather(array)))
 
 

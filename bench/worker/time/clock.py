@@ -11,17 +11,23 @@ from typing import Any, Self
 
 import jax
 import numpy as np
+from jaxlib.xla_client import ArrayImpl, batched_block_until_ready
 
 from bench.contract import TrainStep
 from bench.records.numbers import percent
 from bench.records.row_parts import BoardState, Energy
 from bench.records.rows import HostSlot, InputWait, Turn
 from bench.worker import process_exchange
+from bench.worker.prove.failures import WrongStepError
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.moved_states import MOVED_EVERY, is_rebuilt, moved
-from bench.worker.time.span_end import done_at, now, wait_for
 from bench.worker.time.turn_order import Orders
 from bench.worker.time.turn_slots import HostWatch
+
+now, _leaves, _wait_for_all = time.perf_counter_ns, jax.tree.leaves, batched_block_until_ready
+wait_for, _is_ready = ArrayImpl.block_until_ready, ArrayImpl.is_ready
+"""Bound before any step is loaded, so that a step cannot replace the clock that times it, not even
+for a moment."""
 
 WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
@@ -36,6 +42,29 @@ least FEWEST_TURNS turns, because a busy host delays any step. Flattening a larg
 percent of a turn, and a wash-out step 1.2 times as long as others."""
 LATENCY_SHARE = 0.25
 """Length of the latency span as a share of the throughput span, on which verdicts are based."""
+
+
+def done_at(state: Any, loss: Any) -> int:
+    """Wait until a step's loss and state are ready; return when they were, by `now`.
+
+    Flattening the state is the harness's own work: it does not count if all arrays were ready when
+    the loss was, and otherwise overlaps with waiting for them. WrongStepError if the loss is no
+    array.
+    """
+    if type(loss) is not ArrayImpl:
+        raise WrongStepError(f"the loss becomes a {type(loss).__name__} while it is timed")
+    wait_for(loss)
+    end = now()
+    leaves = _leaves(state)
+    arrays = [leaf for leaf in leaves if type(leaf) is ArrayImpl]
+    # Arrays of PRNG keys have no is_ready, but can be waited for.
+    keys = [x for x in leaves if type(x) is not ArrayImpl and isinstance(x, jax.Array)]
+    if keys or not all(map(_is_ready, arrays)):
+        _wait_for_all(arrays)
+        for key in keys:
+            key.block_until_ready()
+        end = now()
+    return end
 
 
 @dataclass
@@ -56,6 +85,8 @@ class Arm:
     turns_ns: list[tuple[float, float, int, int]] = field(default_factory=list)
     """For each turn, the nanoseconds of the wash-out step, of a step of the throughput span, of all
     spans, and of the time between these."""
+    waited: InputWait | None = None
+    """Waits for input in the last span without a wait for each step; None if it takes no input."""
     rebuilds_state: bool = False
     """Whether each step makes the containers of its state anew; known once the arm is warm."""
 
@@ -75,15 +106,10 @@ class Arm:
         return end - start
 
     def run_spans(self, spans: Sequence[tuple[int, bool]]) -> list[int]:
-        """Run spans, each given by its number of steps and whether to wait for each step.
-
-        Return the nanoseconds of each span. The time that the first waits for input is discarded.
-        """
+        """Run spans of these steps, which wait for each step or not; return their nanoseconds."""
         began, took = now(), []
         for steps, wait_each in spans:
             took.append(self.run(steps, wait_each=wait_each) if steps else 0)
-            if len(took) == 1:
-                self.waits()
         if len(spans) > 1:
             each = [ns / steps for ns, (steps, _) in zip(took, spans, strict=True) if steps]
             self.turns_ns.append((each[0], each[1], sum(took), now() - began - sum(took)))
@@ -130,10 +156,6 @@ class Arm:
             many = f"as long as {first / step:.0f} others"
             return f"the step before its spans, which is not timed, takes {many}"
         return ""
-
-    def waits(self) -> InputWait | None:
-        """Time spent waiting for input since the last call; None if the arm takes no input."""
-        return None
 
 
 def steps_per_span(
@@ -302,7 +324,7 @@ def measure(
                     wash_out_ns=wash_out,
                     host=slot,
                 )
-                known = {"energy": energy, "boards": board, "input": arm.waits()}
+                known = {"energy": energy, "boards": board, "input": arm.waited}
                 turn.update({k: v for k, v in known.items() if v is not None})  # type: ignore[typeddict-item]
                 if checked is not None:
                     turn["checked"] = True

@@ -3,6 +3,7 @@
 const EQUAL = "equal"; // Label of differences of 0, which a logarithmic axis cannot show.
 // The reference is a wide line beneath the curves; in other arithmetic it is dashed.
 const REFERENCES = DATA.specs.losses.values.references;
+const [REFERENCE, YARDSTICK] = REFERENCES;
 
 /* The vertical axis. A logarithmic one is extended below the smallest positive value if there are
    zeros, and clamps them to its end. */
@@ -23,8 +24,7 @@ function lossAxis(values, { title, format, log }) {
 /* Values of a specification: losses, or their differences. rows: {name, place, x, y, last, cell},
    without `cell` for the references; lines: {place, y}, dashed. */
 function lossesOf(rows, axis, lines = []) {
-  const others = new Set(rows.filter((row) => !known(row.cell)).map(({ name }) => name));
-  const guides = REFERENCES.filter((name) => others.has(name));
+  const guides = REFERENCES.filter((name) => rows.some((row) => row.name === name));
   const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
   return {
     rows: [...rows, ...lines.map((row) => ({ ...row, line: true }))],
@@ -56,9 +56,8 @@ GROUPS.losses = (target) => {
       .map((curve) => ({ ...curve, ...one, place: BLOCKS[one.block].place })),
   );
   const [shown, note] = panelled(every, "losses");
-  const losses = pointsOf(shown.filter(({ yardstick }) => !yardstick), "loss");
-  const others = shown.filter(({ cell, yardstick }) => known(cell) || yardstick);
-  const differences = pointsOf(others, "apart");
+  const losses = pointsOf(shown.filter(({ name }) => name !== YARDSTICK), "loss");
+  const differences = pointsOf(shown.filter(({ name }) => name !== REFERENCE), "apart");
   const sizes = panelSizes(target, shown, { each: 300, labels: 40, most: 420 });
   const { of, steps, tolerance } = shown[0];
   const thinned = steps.length < of ? ` The chart shows ${steps.length} of ${of} steps.` : "";

@@ -11,8 +11,14 @@ import numpy as np
 import optax
 import pytest
 
-from bench.worker.prove.altered_optimizers import STATES, OwnSteps, with_state_mistake
 from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.later_mistakes import (
+    STATES,
+    with_state_mistake,
+    wrong_loss,
+    wrong_optimizer,
+)
+from bench.worker.prove.relative_errors import close
 from bench.worker.prove.trajectory import whole_batch_steps
 
 TOLERANCE = 4 * 2.0**-26
@@ -45,8 +51,9 @@ def named(right, other, start=None):
     two, three = (whole_batch_steps(start, {}, whole, other, batches[:n]) for n in (2, 3))
     ours = replace(three, between=(two.last,))
     problem = SimpleNamespace(optimizer=right, draw=lambda: start, draw_state=dict)
-    seen = Observed(problem, batches, 2, 0.0, ours, ours, whole, {"data": 2}, 1e-6)
-    return OwnSteps(seen, None, TOLERANCE).why()
+    gate = SimpleNamespace(loss_and_gradients=whole)
+    seen = Observed(gate, problem, batches, 0.0, ours, ours, 1e-6)
+    return wrong_optimizer(seen, None, TOLERANCE)
 
 
 def adamw(rate=1e-3, **changed):
@@ -89,3 +96,21 @@ def test_parameters_that_go_wrong_after_the_first_step_are_named():
 
 def masked(tree):
     return jax.tree.map(lambda leaf: leaf.ndim > 1, tree)
+
+
+@pytest.mark.parametrize(
+    ("losses", "why"),
+    [
+        ([2.0, 0.95, 0.9], ""),  # the first alone is wrong, and all others are near one another
+        ([2.0, 1.0, 0.5], "the loss is that of the step before"),
+    ],
+)
+def test_a_right_loss_is_not_taken_for_that_of_the_step_before(losses, why):
+    right = [1.0, 0.5, 0.25] if why else [1.0, 0.95, 0.9]
+    steps = [SimpleNamespace(loss=loss, params=None) for loss in right]
+    seen = SimpleNamespace(
+        ours=SimpleNamespace(losses=np.array(losses)), at_steps=steps, start=({}, {}), batches=[0],
+        is_near=lambda ours, theirs: close(ours, theirs, 0.1),
+        gate=SimpleNamespace(loss_and_gradients=lambda *_: ((0.0, {}), {})),
+    )  # fmt: skip
+    assert wrong_loss(seen) == why
