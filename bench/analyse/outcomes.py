@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple, get_args
 from bench.analyse import cell_table
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison, Row
-from bench.analyse.same_programs import Relation, relation
 from bench.analyse.verdicts import Claim
 from bench.records.attempts import Attempt, Decision, Question
 from bench.records.cells import base_of
@@ -132,8 +131,6 @@ class Ruling(NamedTuple):
     reason: str
     """Why there is no ratio; may be empty."""
     claim: Claim | None = None
-    relation: Relation = "unknown"
-    """Relation of its program to the incumbent's."""
     cells: tuple[Mapping[Any, Any], ...] = ()
     """Rows of Tables.cells of the challenger and of the incumbent, if both have a time."""
 
@@ -147,8 +144,8 @@ class Ruling(NamedTuple):
         bounded = math.isfinite(verdict.high)
         return {
             "decision": self.decision,
-            "reason": "proved to be the same program" if self.relation == "same" else "",
-            "tested": self.relation != "same",
+            "reason": "proved to be the same program" if verdict.proved else "",
+            "tested": not verdict.proved,
             "ratio": ratio.value,
             "low": verdict.low if bounded else None,
             "high": verdict.high if bounded else None,
@@ -181,9 +178,8 @@ def judge_attempts(
         elif own["status"] != "ok":
             rulings[name] = Ruling("undecided", f"the incumbent fails, {_why(own)}")
         else:
-            claim, programs = block.judged(name, incumbent, sharing), relation(cell, own)
-            decision = _DECISIONS[claim.verdict.word]
-            rulings[name] = Ruling(decision, "", claim, programs, (cell, own))
+            claim = block.judged(name, incumbent, sharing)
+            rulings[name] = Ruling(_DECISIONS[claim.verdict.word], "", claim, (cell, own))
     return rulings
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.analyse.outcomes import Ruling, record
+from bench.analyse.same_programs import relation
 from bench.present import bounds, program_sentences
 from bench.present.columns import Column, Table
 from bench.present.plots.vega_plot import WIDTH, Plot, compose, spec_of
@@ -19,7 +20,7 @@ def diagnosis(
     """Explain the outcome of one implementation against another by their programs, by cell."""
     if not ruling.cells:  # without times
         return []
-    said = program_sentences.describe_relation(name, other, ruling.relation)
+    said = program_sentences.describe_relation(name, other, relation(*ruling.cells))
     return [said, *program_sentences.changes(ruling.cells, "incumbent", programs)]
 
 
@@ -40,7 +41,7 @@ def summary(ledger: Ledger) -> str:
     curve = record(ledger.question, ledger.attempts)
     kept = sum(one.get("decision") == "keep" for one in ledger.attempts)
     return (
-        f"Record: {numbers.ratio(curve[-1] if curve else 1.0)} times the first incumbent, "
+        f"Record: {numbers.ratio(curve[-1])} times the first incumbent, "
         f"{ledger.question['name']}, after {numbers.count(len(curve), 'attempt')}, {kept} kept"
     )
 

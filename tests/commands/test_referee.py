@@ -155,7 +155,7 @@ def test_a_program_of_another_framework_is_not_compared() -> None:
     own = {"cell": "best", "fingerprint": "f", **figures}
     unknown = dict.fromkeys(("memory_bytes", "compiled_flops", "wire_bytes"), math.nan)
     foreign = {"cell": "mine", "fingerprint": "", "compile_s": 2.0, **unknown}
-    ruling = Ruling("keep", "", None, "unknown", (foreign, own))
+    ruling = Ruling("keep", "", None, (foreign, own))
     told = diagnosis(ruling, "mine", "best", {})
     assert [text.replace("\N{NARROW NO-BREAK SPACE}", " ") for text in told] == [
         "mine and best may or may not run the same program: this could not be determined.",

@@ -452,6 +452,20 @@ def test_a_workload_whose_loss_is_a_sum_is_refused(mesh, programs):
         make_gate(mlp, mesh, programs, change=summed).expected(AS_TIMED)
 
 
+def test_a_workload_that_overflows_only_as_it_is_timed_is_refused(mesh, programs):
+    """Its rounding would be infinite, and so would be what it allows."""
+
+    def growing(problem):
+        def updates(grads, state, params):
+            return jax.tree.map(lambda p: 1e30 * jnp.ones_like(p) + 1e15 * p, params), state
+
+        rule = optax.GradientTransformation(lambda _: optax.EmptyState(), updates)
+        return replace(problem, optimizer=rule)
+
+    with pytest.raises(WrongStepError, match=r"workload itself is not finite.*as timed"):
+        make_gate(linear, mesh, programs, change=growing).expected(AS_TIMED)
+
+
 def test_not_a_number_is_wrong(gate):
     wrong = data_parallel(reduced_by(lambda loss: mean(loss) * jnp.nan, mean), check_vma=False)
     with pytest.raises(WrongStepError, match="not finite"):

@@ -10,7 +10,7 @@ import pytest
 from bench.worker.prove import relative_errors
 from bench.worker.prove.carried_state import flat, snapshot
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.relative_errors import distance, length, rms, update_errors
+from bench.worker.prove.relative_errors import describe, distance, length, rms, update_errors
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +74,8 @@ def test_snapshots_keep_their_dtype_down_to_float32():
     found = {path: leaf.dtype for path, leaf in snapshot(tree).items()}
     assert found == {"['count']": np.int32, "['half']": np.float32, "['single']": np.float32}
     assert flat(tree)["['half']"].dtype == np.float64
+
+
+def test_an_error_that_is_nan_is_described_as_too_large():
+    check = {"name": "as timed", "loss_error": float("nan"), "loss_tolerance": 1.0}
+    assert "relative error of the loss nan, more than the allowed 1.0e+00" in describe(check)

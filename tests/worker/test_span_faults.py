@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract.workloads import mlp
 from bench.records.row_parts import AS_TIMED, ProofCheck
-from bench.worker.prove.gate import ExpectedTrajectory, Gate
-from bench.worker.prove.relative_errors import allowed, distance, drift_beyond_rounding, named_state
+from bench.worker.prove.gate import ExpectedTrajectory, Gate, drift_beyond_rounding
+from bench.worker.prove.relative_errors import allowed, distance, named_state
 from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.span_comparison import Comparison, why_drifting, why_lost
 from bench.worker.prove.span_diagnosis import unexplained
@@ -156,12 +156,12 @@ def test_a_replica_that_is_not_finite_drifts(mesh):
     kept = span(held, after, drifts=drifts)
     assert "replicas drift: kernel" in why_drifting(kept)
 
-    truth = FakeGate().expected(AS_TIMED).truth
-    ours = replace(truth, drifts=(*drifts.items(),))
+    expected = FakeGate().expected(AS_TIMED)
+    ours = replace(expected.truth, drifts=(*drifts.items(),))
     check = ProofCheck(
         name=AS_TIMED, loss_error=0, loss_tolerance=1.0, update_error=0, update_tolerance=1.0
     )
-    assert "replicas drift: kernel" in drift_beyond_rounding(ours, check, truth, 0.0, 0.0)
+    assert "replicas drift: kernel" in drift_beyond_rounding(ours, check, expected)
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
@@ -211,7 +211,7 @@ class FakeSpan(SpanRecord):
 
 
 def span(before, after, loss=1.0, drifts=None, other=None):
-    made = FakeSpan(FakeGate(), None, None, "in round 1", 1, 1, (), loss, 0.0, other)
+    made = FakeSpan(FakeGate(), None, "in round 1", 1, 1, (), loss, 0.0, other)
     made.before, made.after, made.drifts = before, after, ({}, drifts or {})
     return made
 
@@ -233,6 +233,24 @@ def compared(error, rounding, *, loss=1.0, other_loss=1.0, start=0.0, update=1.0
     other = stepped(other_loss, start + update * (1 + rounding))
     kept = span(*at, loss, other=other)
     return Comparison(kept, stepped(1.0, start + update))
+
+
+@pytest.mark.parametrize(
+    ("right", "other"),
+    [
+        ((1.0, NAN), (1.0, NAN)),
+        ((1.0, INF), (1.0, NAN)),
+        ((NAN, 1.0), (NAN, 1.0)),
+        ((0.5, 1.0), (NAN, 1.0)),
+        ((1.0, 0.5), (1.0, NAN)),
+    ],
+)
+def test_a_reference_that_is_not_finite_makes_no_update_right(right, other):
+    """The arm's loss and parameters are 1."""
+    held = [HostState({"kernel": np.full(2, x, np.float32)}, (), {}) for x in (0.0, 1.0)]
+    found = Comparison(span(*held, other=stepped(*other)), stepped(*right))
+    assert not found.is_right
+    assert not found.is_within_wide
 
 
 FIRST = 8 * 2.0**-8
@@ -340,7 +358,8 @@ def test_replicas_may_differ_by_rounding(update, before, most):
 
 def test_replicas_may_drift_by_rounding_where_a_schedule_begins_at_0():
     """The first update is then 0, and sizes are relative to the whole change."""
-    truth = FakeGate().expected(AS_TIMED).truth
+    expected = FakeGate().expected(AS_TIMED)
+    truth = expected.truth
     still = replace(truth, first=truth.start)
     change = distance(truth.last, truth.start)
     check = ProofCheck(
@@ -348,4 +367,4 @@ def test_replicas_may_drift_by_rounding_where_a_schedule_begins_at_0():
     )
     for size, reason in ((1e-4 * change, ""), (1e-2 * change, "kernel differs")):
         ours = replace(still, drifts=(("kernel", Drift("kernel differs", size)),))
-        assert drift_beyond_rounding(ours, check, still, 0.0, 0.0) == reason
+        assert drift_beyond_rounding(ours, check, expected._replace(truth=still)) == reason

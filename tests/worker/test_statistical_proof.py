@@ -151,6 +151,24 @@ def never_averaged(problem, mesh):
     return replace(right, params=lambda state: mean(state[2][0]), period=1)
 
 
+def nan_elsewhere(problem, mesh):
+    """shard_map_pmean with a copy of its parameters that is NaN on all devices but the first."""
+    right = shard_map_pmean.build(problem, mesh)
+
+    @jax.jit
+    @partial(jax.shard_map, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+    def spoiled(params):
+        is_first = jax.lax.axis_index("data") == 0
+        return jax.tree.map(lambda x: jnp.where(is_first, x, jnp.nan), params)
+
+    def step(state, batch):
+        state, loss = right.step(state[0], batch)
+        return (state, spoiled(right.params(state))), loss
+
+    start = right.state, spoiled(right.params(right.state))
+    return replace(right, state=start, step=step, params=lambda state: state[1])
+
+
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [
@@ -185,6 +203,7 @@ def test_a_step_that_is_exact_after_all_passes(proofs):
         (returning(lambda loss: 0.9 * loss), "the losses that it returns are not those of its"),
         (returning(jnp.zeros_like), "the losses that it returns are not those of its parameters"),
         (reduced_by(lambda grads: grads), "replicas drift"),
+        (nan_elsewhere, "replicas drift"),
         (
             reduced_by(of_first_device),
             "the labels of the last 16 rows of the batch have no influence",

@@ -78,6 +78,7 @@ class DividedGradients:
     def _fits(self, devices: int, divisors: Sequence[int], batch: Batch) -> bool:
         """Choose the fewest parts that fit; the most if none do, or once the compiler refuses."""
         self._mesh = Mesh(np.array(self._devices[:devices]), (_AXIS,))
+        self._replicated = NamedSharding(self._mesh, P())
         self._specs = fsdp_specs(self._problem, self._mesh, _AXIS)
         left = list(divisors)
         while left:
@@ -95,7 +96,6 @@ class DividedGradients:
     def _compile(self, batch: Batch) -> tuple[float, float]:
         """Compile the program of a part; return the bytes left for temporaries and those needed."""
         self._program, self._needed = None, np.inf
-        replicated = NamedSharding(self._mesh, P())
         part = self._part(batch, 0)
         shardings = self._shardings(self._specs)
         params = jax.tree.map(
@@ -103,8 +103,8 @@ class DividedGradients:
             self._shapes,
             shardings,
         )
-        program = jax.jit(self._loss_and_gradients, out_shardings=(replicated, shardings))
-        state = jax.device_put(self._problem.draw_state(), replicated)
+        program = jax.jit(self._loss_and_gradients, out_shardings=(self._replicated, shardings))
+        state = jax.device_put(self._problem.draw_state(), self._replicated)
         try:
             self._program = program.lower(params, state, part).compile()
         except Exception as error:  # a compiler that plans memory may refuse
@@ -148,29 +148,26 @@ class DividedGradients:
         parts, unless there is no such division, or there are other processes, which must divide
         alike. Raises MemoryError if no plan fits.
         """
-        if self._program is None or self._needed > self._memory:
+        program = self._program
+        if program is None or self._needed > self._memory:
             devices, parts = self.division
-            needs = numbers.bytes_(self._needed) if self._program else "more"
+            needs = numbers.bytes_(self._needed) if program else "more"
             raise MemoryError(
                 f"the reference, in {numbers.count(parts, 'part')} and sharded over all "
                 f"{numbers.count(devices, 'device')} of this process, needs {needs} on each, where "
                 f"{numbers.bytes_(self._memory)} are available; it is not sharded over processes"
             )
         try:
-            return self._mean(self._program, params, model_state, batch)
+            placed = self.place(params), jax.device_put(model_state, self._replicated)
+            each = (self._part(batch, index) for index in range(self.division.parts))
+            means = mean_of(program(*placed, part) for part in each)
+            return jax.block_until_ready(means)  # memory may run out only now
         except Exception as error:
             more = [parts for parts in self._divisors if parts >= 2 * self.division.parts]
             if failure(error)[0] != "oom" or not more or jax.process_count() > 1:
                 raise
         self._fits(self.division.devices, more, batch)
         return self(params, model_state, batch)
-
-    def _mean(self, program: Any, params: Params, model_state: ModelState, batch: Batch) -> Any:
-        params = self.place(params)
-        model_state = jax.device_put(model_state, NamedSharding(self._mesh, P()))
-        each = (self._part(batch, index) for index in range(self.division.parts))
-        means = mean_of(program(params, model_state, part) for part in each)
-        return jax.block_until_ready(means)  # memory may run out only now
 
 
 def mean_of(trees: Iterable[Any]) -> Any:

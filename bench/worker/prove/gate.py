@@ -38,7 +38,6 @@ from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.relative_errors import (
     allowed,
     distance,
-    drift_beyond_rounding,
     length,
     loss_error,
     named_state,
@@ -48,6 +47,8 @@ from bench.worker.prove.relative_errors import (
 from bench.worker.prove.state_reader import check_room, is_elsewhere
 from bench.worker.prove.timed_reference import TimedReference
 from bench.worker.prove.trajectory import (
+    LOSS,
+    REST,
     Trajectory,
     build_step,
     run_steps,
@@ -80,6 +81,45 @@ class ExpectedTrajectory(NamedTuple):
     """Errors beyond which a step is wrong without a comparison on other batches."""
     state: float
     """Largest error of a leaf of the model state, relative to its change."""
+
+
+def drift_beyond_rounding(
+    ours: Trajectory, check: ProofCheck, expected: ExpectedTrajectory, alone: float = 0.0
+) -> str:
+    """Describe replicas that differ by more than rounding; empty if none do.
+
+    Two replicas may differ by as much as each may differ from the reference, and arrays beside
+    parameters and model state by the wider tolerance, relative to themselves. With `alone`, the
+    former may differ only by rounding of this size, as under SGD in float64, which amplifies none.
+    """
+    if not ours.drifts:
+        return ""
+    truth = expected.truth
+    # A schedule may begin at 0.
+    update = distance(truth.first, truth.start) or distance(truth.last, truth.start) or 1.0
+    limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
+    if alone:
+        limits = {"loss": alone, "update": alone * max(1.0, length(truth.first) / update)}
+    for name, (where, size) in ours.drifts:
+        if name.startswith(REST):
+            relative, most = size, expected.wide[1]
+        elif name == LOSS:
+            relative, most = size / abs(truth.losses[0]) if size else 0.0, limits["loss"]
+        else:
+            relative, most = size / update, limits["update"]
+        if not relative <= most:
+            return where
+    return ""
+
+
+def check_finite(name: str, reference: Trajectory) -> None:
+    """Raise WrongStepError if a trajectory of the reference is not finite."""
+    if not reference.finite:
+        losses = ", ".join(f"{loss:.3g}" for loss in reference.losses)
+        raise WrongStepError(
+            f"the workload itself is not finite: {STEPS} steps on the whole batch, on one device, "
+            f"reach an infinity or NaN ({name}; losses: {losses})"
+        )
 
 
 class Gate:
@@ -133,12 +173,7 @@ class Gate:
             rules = {name: problem.optimizer for name, problem in self.problems.items()}
             self.truth = {n: self._truth_of(rule, self.exact_batches) for n, rule in rules.items()}
         for name, truth in self.truth.items():
-            if not truth.finite:
-                losses = ", ".join(f"{loss:.3g}" for loss in truth.losses)
-                raise WrongStepError(
-                    f"the workload itself is not finite: {STEPS} steps on the whole batch, on one "
-                    f"device, reach an infinity or NaN ({name}; losses: {losses})"
-                )
+            check_finite(name, truth)
         sgd = self.truth[SGD]
         update, size = distance(sgd.first, sgd.start), length(sgd.start)
         larger = UPDATE_SHARE * size / update if update and size else 1.0
@@ -209,6 +244,8 @@ class Gate:
             with exact_arithmetic(self.programs):
                 truth = self._truth_of(optimizer, [widened(batch) for batch in batches])
         orders = [self.reference.trajectory(optimizer, batches, apart=a) for a in (False, True)]
+        for one in (truth, *orders):
+            check_finite(name, one)
         whole, parts = truth.losses[0], self.reference.parts
         if parts > 1 and whole and np.isclose(parts * orders[0].losses[0], whole, rtol=0.05):
             raise WrongStepError(
@@ -246,7 +283,7 @@ class Gate:
         problem = under_sgd(self.timed, self.rates[TIMED_SGD])
         build = partial(build_step, implementation, problem, self.mesh)
         with cheap_programs(self.programs):
-            return self._proved_as_timed(TIMED_SGD, build(), build)[0]
+            return self._prove_as_timed(TIMED_SGD, build(), build, repeated=False)[0]
 
     def prove_timed(
         self, train_step: TrainStep, build: Callable[[], TrainStep], *, repeated: bool = True
@@ -256,18 +293,13 @@ class Gate:
         `build` makes another such step, to repeat the proof. If `repeated`, the first step is taken
         again from a copy of its state, which must hold all that it needs. WrongStepError if wrong.
         """
-        proved, state = self._proved_as_timed(AS_TIMED, train_step, build, repeated=repeated)
+        proved, state = self._prove_as_timed(AS_TIMED, train_step, build, repeated=repeated)
         if not is_elsewhere(train_step):
             check_room(self.timed, self.reference.start, state)
         return proved, state
 
-    def _proved_as_timed(
-        self,
-        name: str,
-        train_step: TrainStep,
-        build: Callable[[], TrainStep],
-        *,
-        repeated: bool = False,
+    def _prove_as_timed(
+        self, name: str, train_step: TrainStep, build: Callable[[], TrainStep], *, repeated: bool
     ) -> tuple[ProofCheck, Any]:
         mask = self.expected(name).mask
         run = partial(run_steps, self.timed, mask=mask, resolved=mask)
@@ -315,7 +347,7 @@ class Gate:
             (_, start), *ends = zip(ours.states, truth.states, strict=True)
             wrong_state = next(filter(None, (named_state(*end, start, most) for end in ends)), "")
         alone = DRIFT * self.exact_eps if name == SGD else 0.0
-        drift = drift_beyond_rounding(ours, check, truth, alone, expected.wide[1])
+        drift = drift_beyond_rounding(ours, check, expected, alone)
         right_loss = check["loss_error"] <= check["loss_tolerance"]
         right_update = check["update_error"] <= check["update_tolerance"]
         if right_loss and right_update and not drift and not wrong_state:

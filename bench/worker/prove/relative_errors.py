@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.records.row_parts import ProofCheck
 from bench.worker.prove.carried_state import Flat, differing_paths, flat
 from bench.worker.prove.failures import FEW, WrongStepError
-from bench.worker.prove.trajectory import LOSS, REST, Trajectory
 
 ROUNDINGS = 16
 FEW_ROUNDINGS = 4
@@ -182,43 +180,9 @@ def describe(check: Mapping[str, Any]) -> str:
             continue
         error, tolerance = check[f"{what}_error"], check[f"{what}_tolerance"]
         digits = 1 if f"{error:.1e}" != f"{tolerance:.1e}" else 4
-        verdict = "more than" if error > tolerance else "within"
+        verdict = "within" if error <= tolerance else "more than"  # NaN is not within
         parts.append(
             f"relative error of the {named.get(what, what)} {error:.{digits}e}, "
             f"{verdict} the allowed {tolerance:.{digits}e}"
         )
     return f"{check['name']}: {'; '.join(parts)}"
-
-
-def drift_beyond_rounding(
-    ours: Trajectory, check: ProofCheck, truth: Trajectory, alone: float, rest: float
-) -> str:
-    """Describe replicas that differ by more than rounding; empty if none do.
-
-    Two replicas may differ by as much as each may differ from the reference.
-
-    Args:
-      ours: the trajectory with its drifts.
-      check: its comparison with the reference, for the tolerances.
-      truth: the reference.
-      alone: the relative size of rounding, if the replicas may differ only by rounding, as under
-        SGD in float64, which does not amplify it; else 0.
-      rest: the most that an array beside parameters and model state may drift, relative to itself.
-    """
-    if not ours.drifts:
-        return ""
-    # A schedule may begin at 0.
-    update = distance(truth.first, truth.start) or distance(truth.last, truth.start) or 1.0
-    limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
-    if alone:
-        limits = {"loss": alone, "update": alone * max(1.0, length(truth.first) / update)}
-    for name, (where, size) in ours.drifts:
-        if name.startswith(REST):
-            if not size <= rest:
-                return where
-            continue
-        loss = name == LOSS
-        relative = size / (abs(truth.losses[0]) if loss else update) if size else 0.0
-        if not relative <= limits["loss" if loss else "update"]:
-            return where
-    return ""

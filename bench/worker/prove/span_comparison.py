@@ -69,7 +69,8 @@ class Comparison:
             seen = snapshot(end.params) if self._moving else moments(end.opt_state)
             loss, updates = self._errors(seen, other)
             update, wide = max(updates.values(), default=0.0), self._expected.wide[1]
-            self._more = ROUNDINGS * loss, allowed(update, wide)
+            if max(loss, update) < inf:  # NaN measures no rounding
+                self._more = ROUNDINGS * loss, allowed(update, wide)
             self.check["loss_tolerance"] += self._more[0]
             self.check["update_tolerance"] += self._more[1]
 
@@ -124,10 +125,9 @@ def reads_rightly(gate: Gate, reader: StateReader, arm: Arm) -> bool:
     before = pending(gate, reader, arm.state)
     arm.run(1)
     states = before, pending(gate, reader, arm.state)
-    span = SpanRecord(gate, reader, arm, "", arm.steps, 1, states, float(arm.losses[-1][1]), 0.0)
+    span = SpanRecord(gate, arm, "", arm.steps, 1, states, float(arm.losses[-1][1]), 0.0)
     span.read()
-    found = Comparison(span, span.stepped())
-    return all(process_exchange.gather(found.is_right and found.check["update_error"] < inf))
+    return all(process_exchange.gather(Comparison(span, span.stepped()).is_right))
 
 
 @cache

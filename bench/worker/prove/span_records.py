@@ -48,7 +48,6 @@ class SpanRecord:
     """The record of a checked span."""
 
     gate: Gate
-    reader: StateReader
     arm: Arm
     where: str
     first_step: int

@@ -125,9 +125,8 @@ class SpotChecks:
         self, step: int, held: HostState, start: tuple[int, HostState] | None = None
     ) -> LastCheck:
         """Record the state after `step` steps; `start` is an earlier one, with moments."""
-        known = None if held.opt_state is None else scalars(held.opt_state)
         start = (step, held) if self._stateless else start
-        return LastCheck(step, digest_of(held.params), known, start)
+        return LastCheck(step, digest_of(held.params), scalars(held.opt_state), start)
 
     def _can_repeat(self, steps: int) -> bool:
         """Whether the reference is fast enough to repeat so many steps, in two orders."""
@@ -157,15 +156,11 @@ class SpotChecks:
             began += taken_anyway * (time.monotonic() - read_at)
             states = before, pending(self.gate, watched.reader, arm.state)
             loss = float(private(arm.losses[-1][1]))
-            took_s = time.monotonic() - began
-            self._kept.append(
-                SpanRecord(
-                    self.gate, watched.reader, arm, where, arm.steps - steps + 1, steps, states,
-                    loss, took_s,
-                )
-            )  # fmt: skip
+            first_step, took_s = arm.steps - steps + 1, time.monotonic() - began
+            kept = SpanRecord(self.gate, arm, where, first_step, steps, states, loss, took_s)
+            self._kept.append(kept)
 
-        first, wait_each = (self.chance.random() < 0.5 for _ in range(2))  # noqa: PLR2004 - as likely
+        first, wait_each = self.chance.choices((True, False), k=2)
         steps = self.chance.randint(*SPANS)
         self._in_turn = in_turn
         known = watched.reader.optimizer is not None and arm.name not in self._approximate

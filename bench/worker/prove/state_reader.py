@@ -252,7 +252,7 @@ def counters(opt_state: Any) -> dict[str, int]:
 
 
 def scalars(opt_state: Any) -> Any:
-    """Return an optimizer's state with empty arrays in place of its moments."""
+    """Return an optimizer's state with empty arrays in place of its moments; None for None."""
     return jax.tree.map(lambda leaf: np.zeros(0) if leaf.ndim else leaf, opt_state)
 
 

@@ -167,7 +167,7 @@ class StatisticalProof:
                 f"period of {train_step.period}"
             )
         for drift in find_drifts(by_path(train_step.params(state))).values():
-            if drift.size > DRIFT * rms(way):
+            if not drift.size <= DRIFT * rms(way):
                 raise WrongStepError(drift.where)
         gap = float(np.abs(np.subtract(returned[-TAIL:], judged)).mean())
         # Between two of its averages, a step may return losses of parameters that are further on.
@@ -213,7 +213,7 @@ class StatisticalProof:
         for name, rows in probes.items():
             moving = (at for at in arrays if distance(gradients(at, rows), right) > least[0])
             labels = next(moving, None)
-            if labels is not None and distance(after(labels, rows), whole) <= least[1]:
+            if labels is not None and not distance(after(labels, rows), whole) > least[1]:
                 raise WrongStepError(
                     f"the labels of the {name} of the batch have no influence on the parameters: "
                     "their gradients are left out, or are not reduced"
