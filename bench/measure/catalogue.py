@@ -173,6 +173,8 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
         raise BadInput([str(error)]) from error
     if implementation in CLASSES:
         raise BadInput([f"{name!r} names a class of implementations: name one of them"])
+    if devices and step.processes > int(devices):
+        raise BadInput([f"{name!r}: {step.processes} processes need as many devices"])
     return Options(
         workloads=(workload,),
         implementations=(implementation,),

@@ -65,6 +65,8 @@ def catalogue():
     folders = {"implementations": "implementations", "workloads": "bench/contract/workloads"}
     return {
         "versions": {"jax": "0"},
+        "implementation_paths": [],
+        "workload_paths": [],
         **{
             kind: [
                 {"name": n, "path": f"{folders[kind]}/{n}.py", "error": "", "sizes": ["tiny"]}

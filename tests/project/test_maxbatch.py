@@ -415,6 +415,7 @@ def test_a_terminal_shows_every_step_in_one_line(width, show, monkeypatch):
 
 
 LIMIT = "41k"
+HERE = {"platform": "cpu", "implementation_paths": [], "workload_paths": []}
 
 
 @pytest.fixture
@@ -595,13 +596,13 @@ def test_a_process_that_gives_no_answer_ran_out_of_memory_only_if_something_says
     monkeypatch.setattr(largest, "ask", lambda *_: SimpleNamespace(**ended))
     counters = {"killed_by_kernel": lambda *_: kernel_kills, "count_kills": int}
     monkeypatch.setattr(largest, "oom_kills", SimpleNamespace(**counters))
-    found = largest.prove_fit(cell("own"), {"platform": "cpu"})
+    found = largest.prove_fit(cell("own"), HERE)
     assert found == {"status": status, "reason": reason, "peak_bytes": None}
 
 
 @pytest.mark.slow
 def test_a_cell_takes_its_steps_in_a_process_of_its_own():
-    found = largest.prove_fit(cell("jit_spmd", "data=2", 8, "bf16"), {"platform": "cpu"})
+    found = largest.prove_fit(cell("jit_spmd", "data=2", 8, "bf16"), HERE)
     assert found == {"status": "ok", "reason": "", "peak_bytes": None}
 
 
@@ -617,7 +618,7 @@ def test_how_a_step_ends_is_told(tmp_path):
         "def build(problem, mesh): raise RuntimeError('RESOURCE_EXHAUSTED: no room')\n"
     )
     files = [str(tmp_path / f"{name}.py") for name in ("full", "dies")]
-    there = {"platform": "cpu", "implementation_paths": files}
+    there = HERE | {"implementation_paths": files}
     full = largest.prove_fit(cell("full"), there)
     assert (full["status"], full["reason"]) == ("oom", "RESOURCE_EXHAUSTED: no room")
     dies = largest.prove_fit(cell("dies"), there)
