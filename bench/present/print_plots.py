@@ -71,9 +71,9 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
         room -= plan.panels
         title = plan.title or CHARTS[kind]["title"]
         slug = plan.slug or re.sub(r"[^\w-]", "-", f"{kind}-{subject.replace(', ', '-')}")
-        spec = _marked(plan.spec, approximate)
+        spec = _marked(plan.spec(), approximate)
         plot = compose(slug, spec, title, _subtitle(blocks[subject], machine))
-        chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table))
+        chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table()))
     return Figures(chosen, {subject: _left_out(left) for subject, left in missing.items()})
 
 

@@ -5,8 +5,9 @@ Equal rows give equal bytes. Marks or dashes repeat every distinction made by co
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -51,11 +52,11 @@ class Plan:
 
     panels: int
     """Number of panels, the measure of drawing time."""
-    spec: Mapping[str, Any]
-    """In Vega-Lite."""
+    spec: Callable[[], Mapping[str, Any]]
+    """Returns the plot in Vega-Lite; called only if it is drawn, which many plans never are."""
     note: str
-    table: Table | None = None
-    """The figures behind it; None where the report's other tables contain them."""
+    table: Callable[[], Table | None] = lambda: None
+    """Returns the figures behind it; None where the report's other tables contain them."""
     title: str = ""
     """Title, and `slug` the file name, where a subject has several plots of the kind."""
     slug: str = ""
@@ -140,12 +141,13 @@ def scaling(subject: Subject) -> Iterator[Plan]:
     for curve in subject.found.curves:
         if curve.subject != subject.blocks[0].subject:
             continue
-        note = words["note"]
-        if curve.oversubscribed_from is not None:
-            note = f"{note} {words['remarks']['oversubscribed']}"
-        later = curve.kind in seen
-        table = run_tables.scaling(curve)
-        yield Plan(2, _scaling(curve, subject), note, table, curve.title, curve.slug, later)
+        notes = [
+            words["note"],
+            words["remarks"]["oversubscribed"] if curve.oversubscribed_from is not None else "",
+        ]
+        spec, note = partial(_scaling, curve, subject), " ".join(filter(None, notes))
+        later, table = curve.kind in seen, partial(run_tables.scaling, curve)
+        yield Plan(2, spec, note, table, curve.title, curve.slug, later)
         seen.add(curve.kind)
 
 
@@ -172,7 +174,7 @@ def heatmap(subject: Subject) -> Iterator[Plan]:
         "yTitle": words["x"],
     }
     note = f"{words['note']} {words['remarks']['untimed']}{rest}"
-    yield Plan(1 + len(rows) // _FIELDS_A_PANEL, spec_of("heatmap", values), note)
+    yield Plan(1 + len(rows) // _FIELDS_A_PANEL, partial(spec_of, "heatmap", values), note)
 
 
 def _faceted(
@@ -198,7 +200,7 @@ def _faceted(
     sizes = panel_sizes(len(places), beside, labels)
     values |= {"rows": shown, "places": places, **looks, **sizes}
     note = CHARTS[kind]["note"].format(margin=numbers.percent(subject.blocks[0].margin))
-    yield Plan(len(places), spec_of(kind, values), note + rest)
+    yield Plan(len(places), partial(spec_of, kind, values), note + rest)
 
 
 def _row(block: Comparison, cell: Mapping[str, Any], kind: str, **more: Any) -> Row:
