@@ -306,6 +306,11 @@ def test_an_unexplained_update_names_its_parameters_unless_all_are_wrong(wrong, 
     assert why == f"the update is wrong{where}, and no known mistake explains it"
 
 
+def adam_state(a, b):
+    moments = {"a": np.full(2, a, np.float32), "b": np.full(2, b, np.float32)}
+    return HostState({}, (optax.ScaleByAdamState(np.int32(1), moments, {}),), {})
+
+
 @pytest.mark.parametrize(
     ("ours", "lost"),
     [
@@ -318,15 +323,16 @@ def test_an_unexplained_update_names_its_parameters_unless_all_are_wrong(wrong, 
     ],
 )
 def test_moments_are_lost_where_they_are_farther_off_than_any_rounding(ours, lost):
-    def state(a, b):
-        moments = {"a": np.full(2, a, np.float32), "b": np.full(2, b, np.float32)}
-        adam = optax.ScaleByAdamState(np.int32(1), moments, {})
-        return HostState({}, (adam,), {})
-
     rounding = ours.pop("rounding", 0.001)
-    right, other = (ReferenceSteps(1.0, state(a, 0.1)) for a in (1.0, 1.0 + rounding))
-    why = why_lost(span(None, state(**ours), other=other), right)
+    right, other = (ReferenceSteps(1.0, adam_state(a, 0.1)) for a in (1.0, 1.0 + rounding))
+    why = why_lost(span(None, adam_state(**ours), other=other), right)
     assert why.removeprefix("the optimizer's ").partition(" ")[0].rstrip(",") == lost
+
+
+def test_moments_that_overflow_in_the_reference_too_are_not_lost():
+    right = ReferenceSteps(1.0, adam_state(np.inf, 0.1))
+    assert not why_lost(span(None, adam_state(np.inf, 0.1), other=right), right)
+    assert why_lost(span(None, adam_state(NAN, 0.1), other=right), right)
 
 
 @pytest.mark.parametrize(

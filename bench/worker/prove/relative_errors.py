@@ -113,11 +113,11 @@ def state_errors(ours: Flat, theirs: Flat, start: Flat) -> dict[str, float]:
 def _leaf_error(ours: np.ndarray, theirs: np.ndarray, start: np.ndarray) -> float:
     if theirs.dtype.kind != "f":
         return 0.0 if np.array_equal(ours, theirs) else float("inf")
-    size = rms(_differences(theirs, start)) or rms(theirs[np.isfinite(theirs)]) or 1.0
-    return rms(_differences(ours, theirs)) / size
+    size = rms(differences(theirs, start)) or rms(theirs[np.isfinite(theirs)]) or 1.0
+    return rms(differences(ours, theirs)) / size
 
 
-def _differences(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+def differences(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """Return the differences of two leaves; those of equal infinities, as in a mask, are 0."""
     with np.errstate(invalid="ignore"):
         return np.where(ours == theirs, 0.0, ours - theirs)

@@ -14,6 +14,7 @@ from bench.worker.prove.relative_errors import (
     ROUNDINGS,
     allowed,
     describe,
+    differences,
     distance,
     length,
     named_state,
@@ -157,12 +158,14 @@ def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
     parameter may be none by chance.
     """
     ours, theirs = map(moments, (span.after.opt_state, right.end.opt_state))
-    off = {path: rms(leaf - theirs[path]) for path, leaf in ours.items()}
+    off = {path: rms(differences(leaf, theirs[path])) for path, leaf in ours.items()}
     most = _by_kind({path: LOST * rms(leaf) for path, leaf in theirs.items()})
     far = [path for path in off if not off[path] <= most[path]]
     if far:
         other = moments(span.stepped(apart=True).end.opt_state)
-        most = _by_kind({path: ROUNDINGS * rms(other[path] - theirs[path]) for path in ours})
+        most = _by_kind(
+            {path: ROUNDINGS * rms(differences(other[path], theirs[path])) for path in ours}
+        )
         far = [path for path in far if not off[path] <= most[path]]
     why = "do not follow from the steps: they were lost or reinitialized"
     return f"the optimizer's {', '.join(far[:FEW])} {why}" if far else ""
