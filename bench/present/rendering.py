@@ -70,7 +70,7 @@ def reading_guide(**present: object) -> list[tuple[str, Markup]]:
     return [
         (entry["term"], Markup(entry["text"].strip()))  # noqa: S704 (is ours)
         for entry in tomllib.loads(text)["entry"]
-        if present.get(entry.get("needs", ""), "needs" not in entry)
+        if present.get(entry.get("needs"), True)
     ]
 
 
