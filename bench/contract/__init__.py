@@ -320,11 +320,6 @@ class TrainStep:
     """Steps from one change of `params` to the next, in an approximate step. Work under a condition
     is done once per period."""
 
-    @property
-    def branch_share(self) -> float:
-        """How often each branch of a condition counts as taken, per run of the condition."""
-        return self.taken / self.period
-
 
 class Implementation(Protocol):
     """A module that distributes a problem's step over a mesh.

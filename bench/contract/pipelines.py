@@ -150,6 +150,7 @@ def pipeline_step(
     loss_and_gradients: Callable[[tuple[Params, Params], Batch], tuple[jax.Array, Any]],
     *,
     bubble: float,
+    taken: float = 1.0,
     chunks: int = 1,
 ) -> TrainStep:
     """Return the step of a pipeline, given its schedule.
@@ -157,7 +158,7 @@ def pipeline_step(
     Gradients are all-reduced over `data`; those outside the blocks over `pipe` as well. Inside
     jax.shard_map, `loss_and_gradients` maps this device's parameters, as `to_stages` arranges them,
     and its shard of the batch to terms of the mean loss and of its gradients. `bubble` is the
-    fraction of the step in which a stage is idle by the schedule.
+    fraction of the step in which a stage is idle by the schedule; for `taken` see TrainStep.
     """
     arrange = partial(to_stages, stages=mesh.shape["pipe"], chunks=chunks)
     ends = partition_specs(problem, TENSOR_PARALLEL, mesh)
@@ -173,4 +174,5 @@ def pipeline_step(
         params=jax.jit(lambda state: from_stages(*state[0])),
         held=lambda state: {**state[0][0], "blocks": state[0][1]},
         bubble=bubble,
+        taken=taken,
     )

@@ -23,7 +23,7 @@ from bench.records.rows import CellRow
 from bench.records.step_programs import Communication
 from bench.worker.prove.failures import UnsupportedError
 from bench.worker.prove.trajectory import build_step
-from bench.worker.read.programs import FirstCall, communication, product_flops
+from bench.worker.read.programs import FirstCall, branch_share, communication, product_flops
 from bench.worker.time.clock import Arm
 
 MOST_FORWARD = 0.6
@@ -65,7 +65,7 @@ def ablated_arm(
         first = FirstCall(step := train_step.step)
         state, _ = first(train_step.state, batch)
         programs = first.programs
-    share = train_step.branch_share
+    share = branch_share(train_step)
     rest = communication(programs, mesh, share=share)
     check_parts(way, flops, collectives, product_flops(programs, share), rest)
     return Arm(arm_beside(name, way), step, state, batch)

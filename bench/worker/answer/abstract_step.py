@@ -22,6 +22,7 @@ from jax.stages import Traced
 
 from bench.contract import Implementation, Problem, TrainStep
 from bench.worker.prove.failures import own_copy
+from bench.worker.read.programs import branch_share
 
 
 class NotAbstractError(Exception):
@@ -50,7 +51,7 @@ def abstract_step(
     def whole() -> Any:
         step = implementation.build(own_copy(problem), mesh)
         placed = step.place(batch)
-        found["share"], found["state_bytes"] = step.branch_share, _state_bytes(step, shardings)
+        found["share"], found["state_bytes"] = branch_share(step), _state_bytes(step, shardings)
         boundary = jax.jit(_boundary)()
         state, loss = step.step(step.state, placed)
         found["program"] = getattr(loss, "parent", None)

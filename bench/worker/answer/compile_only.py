@@ -21,6 +21,7 @@ from bench.worker.prove.failures import UnsupportedError, failure, name_and_text
 from bench.worker.read.device_memory import device_bytes, largest_program
 from bench.worker.read.programs import (
     FirstCall,
+    branch_share,
     communication,
     flops_if_traceable,
     flops_of,
@@ -118,10 +119,10 @@ def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Co
     step = implementation.build(own_copy(problem), mesh)
     batch = step.place(problem.batch(0))
     own = max(device_bytes(step.state).values())
-    traced = flops_if_traceable(step.step, step.state, batch, share=step.branch_share) or 0.0
+    traced = flops_if_traceable(step.step, step.state, batch, share=branch_share(step)) or 0.0
     first_call = FirstCall(step.step)
     jax.block_until_ready(first_call(step.state, batch)[1])
-    return CompiledStep(first_call.programs, traced, own, step.branch_share)
+    return CompiledStep(first_call.programs, traced, own, branch_share(step))
 
 
 def answer(request: CompileRequest) -> CompiledAnswer:

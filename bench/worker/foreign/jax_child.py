@@ -27,7 +27,7 @@ from bench.worker.problems import make_mesh, make_problem
 from bench.worker.prove.carried_state import model_state_of
 from bench.worker.prove.failures import why_unsupported
 from bench.worker.prove.trajectory import build_step, check_placed, state_and_loss
-from bench.worker.read.programs import FirstCall, program_figures
+from bench.worker.read.programs import FirstCall, branch_share, program_figures
 from bench.worker.read.step_program import operations
 from bench.worker.time.clock import done_at, wait_for
 
@@ -80,7 +80,7 @@ def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dic
     built = build_step(implementation, problem, mesh)
     first_call = FirstCall(built.step)
     jax.block_until_ready(first_call(built.state, built.place(problem.batch(0))))
-    found = program_figures(first_call.programs, mesh, built.branch_share)
+    found = program_figures(first_call.programs, mesh, branch_share(built))
     if found:
         listed = packed(operations(first_call.programs))
         found["program"] = StepProgram(fingerprint="", dispatch="", host_calls=0, operations=listed)

@@ -68,7 +68,7 @@ def collectives(
       devices: number of devices of its mesh.
       scatter: count an all-reduce whose result is only sliced as a reduce-scatter, as compilers for
         accelerators do; see `sliced`.
-      share: how often each branch of a condition is taken: `TrainStep.branch_share`.
+      share: how often each branch of a condition is taken: see `branch_share`.
 
     Raises:
       ValueError: device groups have an unknown form, or a kind's bytes are not known.

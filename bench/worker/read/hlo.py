@@ -66,7 +66,7 @@ def called(instruction: Any, share: float = 1) -> Iterator[tuple[str, float]]:
         yield name, int(trips[1]) if trips else 1
     for branches in _BRANCHES.findall(text):
         for name in re.findall(r"%([\w.-]+)", "".join(branches)):
-            yield name, 1 if share == 1 else share
+            yield name, share
 
 
 class Module:

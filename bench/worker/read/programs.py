@@ -13,6 +13,7 @@ import numpy as np
 from jax.extend import core
 from jax.sharding import Mesh
 
+from bench.contract import TrainStep
 from bench.records.collective_kinds import bus_factor
 from bench.records.rows import CompileTimes
 from bench.records.step_programs import Communication, CompilersCost, ProgramFigures
@@ -30,6 +31,12 @@ _CONTRACTED = re.compile(r'\blhs_contracting_dim(?:s=\{[\d,]*\}|ensions":\[[\d",
 _MATRIX_PRODUCTS = {"__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8"}
 _ATTENTION_PRODUCTS = {"__cudnn$fmhaSoftmax": 2, "__cudnn$fmhaSoftmaxBackward": 5}
 """Matrix products in a call of fused attention: the backward pass computes the scores once more."""
+
+
+def branch_share(train_step: TrainStep) -> float:
+    """Return how often each branch of a condition counts as taken, per run of the condition."""
+    # A step of an earlier revision may lack these fields.
+    return getattr(train_step, "taken", 1.0) / getattr(train_step, "period", 1)
 
 
 def if_readable(read: Callable[[], T]) -> T | None:
