@@ -5,7 +5,7 @@ import re
 import signal
 from collections.abc import Iterable
 
-LINE = 400
+LINE = 1000
 LINES = 30
 """Limits on the characters of a line and on the lines of a text."""
 SHOWN = 500

@@ -117,7 +117,9 @@ class DividedGradients:
             return 0.0, 0.0
         # In addition: new parameters, the sum over parts, and the optimizer's old and new state.
         opt_state = jax.eval_shape(self._problem.optimizer.init, self._shapes)
-        others = 2 + 2 * _elements(opt_state) / _elements(self._shapes)
+        trees = opt_state, self._shapes
+        of_state, of_params = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in trees)
+        others = 2 + 2 * of_state / of_params
         temporary, params_bytes = memory["temporary_bytes"], memory["argument_bytes"]
         fixed = memory["total_bytes"] - temporary + others * params_bytes
         self._needed = fixed + temporary
@@ -177,10 +179,6 @@ def mean_of(trees: Iterable[Any]) -> Any:
         total = tree if total is None else _sum(total, tree)
         count += 1
     return total if count == 1 else _divide(total, count)
-
-
-def _elements(tree: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 @partial(jax.jit, donate_argnums=0)

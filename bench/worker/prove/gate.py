@@ -184,8 +184,8 @@ class Gate:
 
     def _truth_of(self, rule: optax.GradientTransformation, batches: list[Batch]) -> Trajectory:
         own, gradients = self.problems[OWN], self.loss_and_gradients
-        start = gradients.place(own.start), own.draw_state()
-        return whole_batch_steps(*start, gradients, rule, batches)
+        params = gradients.place(own.start)
+        return whole_batch_steps(params, own.draw_state(), gradients, rule, batches)
 
     @property
     def division(self) -> Division:

@@ -72,6 +72,8 @@ class Observed:
     match: float
     """Relative distance below which a mistake reproduces the steps. Above MATCH, only known
     mistakes are named."""
+    loss_match: float
+    """The same for losses, whose rounding is much smaller than that of updates."""
 
     @cached_property
     def start(self) -> tuple[Params, ModelState]:
@@ -98,11 +100,6 @@ class Observed:
         return np.stack([vector(after, before) for before, after in pairwise(self.ours.every)])
 
     @cached_property
-    def update(self) -> np.ndarray:
-        """The first update."""
-        return vector(self.ours.first, self.ours.start)
-
-    @cached_property
     def right(self) -> np.ndarray:
         """The first update as it should be."""
         return vector(self.truth.first, self.truth.start)
@@ -111,11 +108,17 @@ class Observed:
     def advice(self) -> str:
         """Advice on a first step that the proof of approximate steps might accept; else empty."""
         near = close(self.ours.losses[0], self.truth.losses[0], self.gate.loss_tolerance)
-        return f" ({APPROXIMATE})" if near and close(self.update, self.right, APART) else ""
+        return f" ({APPROXIMATE})" if near and close(self.updates[0], self.right, APART) else ""
 
     def is_near(self, ours: Any, theirs: Any) -> bool:
         """Whether two vectors or scalars agree."""
         return close(ours, theirs, self.match)
+
+    def is_loss(self, ours: Any, theirs: Any, right: Any) -> bool:
+        """Whether these are our losses, and clearly not the right ones."""
+        nearer = 4 * np.linalg.norm(ours - theirs) < np.linalg.norm(ours - right)
+        fits, is_right = (close(ours, each, self.loss_match) for each in (theirs, right))
+        return bool(nearer) and fits and not is_right
 
 
 def known_mistakes(seen: Observed) -> list[str]:
@@ -126,7 +129,7 @@ def known_mistakes(seen: Observed) -> list[str]:
     for why, loss_fn in others.items():
         grads, _ = jax.jit(jax.grad(loss_fn, has_aux=True))(*seen.start, seen.batches[0])
         mistaken = -seen.rate * vector(flat(grads))
-        if seen.is_near(seen.update, mistaken) and not seen.is_near(seen.right, mistaken):
+        if seen.is_near(seen.updates[0], mistaken) and not seen.is_near(seen.right, mistaken):
             return [why]
     return _in_first_step(seen, *_shards_at_once(seen)) or _wrong_averages(seen)
 
@@ -136,7 +139,7 @@ def _in_first_step(
 ) -> list[str]:
     """Name mistakes of the first step, given the shards' results from `_parts_in_turn`."""
     mean, why = updates.mean(axis=0), ""
-    if not seen.is_near(seen.update, mean):
+    if not seen.is_near(seen.updates[0], mean):
         unknown = f"{UNKNOWN}{seen.advice}" if seen.match <= MATCH else ""
         why = next(_mistaken_updates(seen, updates, sequential), unknown)
     return [*filter(None, (why, _explain_loss(seen, losses)))]
@@ -144,7 +147,7 @@ def _in_first_step(
 
 def _mistaken_updates(seen: Observed, updates: np.ndarray, sequential: Any) -> Iterator[str]:
     """Yield the mistakes that produce the first update, the most likely ones first."""
-    shards, update, mean = len(updates), seen.update, updates.mean(axis=0)
+    shards, update, mean = len(updates), seen.updates[0], updates.mean(axis=0)
     if not update.any():
         yield "the parameters do not change"
     factor = multiple_of(update, mean)
@@ -170,7 +173,7 @@ def _rounded(seen: Observed) -> Iterator[str]:
     """Yield the dtype to which right gradients are rounded, where the loss is right too."""
     if not seen.is_near(seen.ours.losses[0], seen.truth.losses[0]):
         return
-    gradients, right = (each / -seen.rate for each in (seen.update, seen.right))
+    gradients, right = (each / -seen.rate for each in (seen.updates[0], seen.right))
     for name in ("bfloat16", "float16"):
         eps, rounded = float(jnp.finfo(name).eps), np.asarray(jnp.asarray(gradients, name), float)
         if close(gradients, rounded, 0.01 * eps) and close(gradients, right, eps):
@@ -182,22 +185,23 @@ def _weights(seen: Observed, updates: np.ndarray, parts: str) -> Iterator[str]:
 
     `updates` (parts, parameters) are those of each part alone; `parts` says what these are.
     """
-    weights, _, rank, _ = np.linalg.lstsq(updates @ updates.T, updates @ seen.update, rcond=None)
+    update = seen.updates[0]
+    weights, _, rank, _ = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)
     unique = rank == len(updates) < np.count_nonzero(updates.any(axis=0))
     least = max(LEAST_WEIGHT / len(updates), 10 * seen.match)
-    if not unique or np.ptp(weights) <= least or not seen.is_near(weights @ updates, seen.update):
+    if not unique or np.ptp(weights) <= least or not seen.is_near(weights @ updates, update):
         return  # or a multiple of their mean
     used = np.flatnonzero(abs(weights) > least)
-    if len(used) == 1 and parts == "shards":
-        alone = f"shard {used[0]} alone"
-        yield f"the gradients are those of {alone}, as if they were not reduced over the shards"
     if len(used) < len(updates) and np.ptp(weights[used]) <= least:
         unused, total = np.setdiff1d(range(len(updates)), used), weights[used].sum()
-        which = f"{parts} {some([*map(str, used)])} of {len(updates)} alone"
-        if len(unused) < len(used):
-            which = f"all {len(updates)} {parts} except {some([*map(str, unused)])}"
         times = "" if abs(total - 1) <= least else f", times {total:.3g}"
-        yield f"the gradients are those of {which}{times}"
+        which = f"{parts} {some([*map(str, used)])} of {len(updates)} alone{times}"
+        if len(used) == 1:
+            which = f"{parts.removesuffix('es').removesuffix('s')} {used[0]} alone{times}"
+            which += ", as if they were not reduced over the shards" if parts == "shards" else ""
+        elif len(unused) < len(used):
+            which = f"all {len(updates)} {parts} except {some([*map(str, unused)])}{times}"
+        yield f"the gradients are those of {which}"
     listed = ", ".join(f"{weight:.3g}" for weight in np.where(abs(weights) > least, weights, 0))
     yield f"the gradients of the {parts} are summed with the weights {listed}"
 
@@ -259,7 +263,7 @@ def _reason_of(seen: Observed, factor: float, shards: int) -> str:
 def _explain_loss(seen: Observed, losses: np.ndarray) -> str:
     """Name the mistake that produces the first loss, given the shards'; empty if it is right."""
     loss, mean = float(seen.ours.losses[0]), losses.mean()
-    if seen.is_near(loss, mean):
+    if close(loss, mean, seen.loss_match):
         return ""
     known = {"summed over the shards, not averaged": losses.sum()}
     known |= {f"that of shard {index} alone": each for index, each in enumerate(losses)}
@@ -269,7 +273,7 @@ def _explain_loss(seen: Observed, losses: np.ndarray) -> str:
         for index in range(count):
             part = strided_part(seen.batches[0], count, index)
             known[f"that of microbatch {index} alone"] = jax.jit(loss_fn)(params, part)
-    if how := next((how for how, value in known.items() if seen.is_near(loss, value)), ""):
+    if how := next((how for how, value in known.items() if seen.is_loss(loss, value, mean)), ""):
         return f"the loss is {how}"
     return f"the loss is {loss / mean:.8g} times what it should be" if seen.match <= MATCH else ""
 
@@ -322,19 +326,17 @@ def _other_steps(problem: Problem, shards: int) -> dict[str, StateLossFn]:
 def _wrong_averages(seen: Observed) -> list[str]:
     """Name the mistake that explains the model state after the first step; empty if none does."""
     problem, batch, shards = seen.problem, seen.batches[0], seen.gate.shards
-    start = flat(seen.start[1])
 
     def makes(loss_fn: StateLossFn, batch: Batch) -> bool:
         theirs = flat(jax.jit(loss_fn)(*seen.start, batch)[1])
-        errors = state_errors(seen.ours.states[1], theirs, start)
+        errors = state_errors(seen.ours.states[1], theirs, flat(seen.start[1]))
         return all(error <= seen.match for error in errors.values())
 
     alone = in_shards(replace(problem, statistics=LOCAL), shards)
     if problem.statistics != LOCAL and makes(alone, batch):
         why = "the running averages are the means of the shards' own statistics"
         return [f"{why}, not the statistics of the global batch"]
-    of_part = in_microbatches(problem)
     for index in range(shards):
-        if makes(of_part, part_of(batch, shards, index)):
+        if makes(in_microbatches(problem), part_of(batch, shards, index)):
             return [f"the running averages are those of shard {index} alone"]
     return []

@@ -51,7 +51,8 @@ def wrong_times(seen: Observed) -> str:
             return why
     if near(updates, np.array(factors)[:, None] * right):
         return _name_factors(factors) if np.ptp(factors) > 10 * seen.match else ""
-    if not is_right and 0 < factors[0] < 1 and near(seen.ours.losses[0], seen.truth.losses[0]):
+    right_loss = close(seen.ours.losses[0], seen.truth.losses[0], seen.loss_match)
+    if not is_right and 0 < factors[0] < 1 and right_loss:
         first = f"the first update is {factors[0]:.6g} times what it should be"
         return f"{first}, and later ones are not: `params` may return an average"
     return ""
@@ -72,7 +73,7 @@ def _later_updates(seen: Observed, right: np.ndarray) -> Iterator[tuple[str, np.
         grads = (seen.gate.loss_and_gradients(*each)[1] for each in given)
         return -seen.rate * np.stack([vector(flat(each)) for each in grads])
 
-    if not seen.update.any():
+    if not seen.updates[0].any():
         yield "`params` returns the parameters of the step before", later((1, 0, 0), (2, 1, 1))
         return
     yield "every step takes the first batch", later((1, 1, 0), (2, 2, 0))
@@ -88,17 +89,15 @@ def _later_updates(seen: Observed, right: np.ndarray) -> Iterator[tuple[str, np.
 
 def wrong_loss(seen: Observed) -> str:
     """Name the steps or the parameters whose loss is returned instead; empty if not known."""
-    ours, near = seen.ours.losses, seen.is_near
+    ours = seen.ours.losses
     right = np.array([step.loss for step in seen.at_steps])
-    if near(ours, right):
-        return ""
-    if near(ours[1:], right[:-1]) and not near(ours[1:], right[1:]):
+    if seen.is_loss(ours[1:], right[:-1], right[1:]):
         return "the loss is that of the step before"
-    if near(ours, right[0]):
+    if seen.is_loss(ours, right[0], right):
         return "the loss is that of the first step"
     updated, state = seen.at_steps[1].params, seen.start[1]
     after = float(seen.gate.loss_and_gradients(updated, state, seen.batches[0])[0][0])
-    if near(ours[0], after) and not near(ours[0], right[0]):
+    if seen.is_loss(ours[0], after, right[0]):
         return "the loss is that of the parameters after the update"
     return ""
 

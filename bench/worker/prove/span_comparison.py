@@ -8,7 +8,6 @@ from bench.records.grouping import grouped
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
 from bench.worker.prove.carried_state import Flat, flat, snapshot
-from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.relative_errors import (
     ROUNDINGS,
@@ -19,6 +18,7 @@ from bench.worker.prove.relative_errors import (
     length,
     named_state,
     rms,
+    some,
     update_errors,
 )
 from bench.worker.prove.span_diagnosis import FLOOR, named_loss, named_update, unexplained
@@ -103,8 +103,7 @@ class Comparison:
     def why(self, of_state: str) -> str:
         """Say what is wrong with the span; `of_state` describes the model state if it is wrong."""
         span, check = self._kept, self.check
-        most = check["update_tolerance"]
-        wrong = [path for path, error in self._updates.items() if error > most]
+        wrong = [p for p, error in self._updates.items() if error > check["update_tolerance"]]
         reasons = []
         if self._strays:
             reasons += ["the parameters change after steps that owe no update"]
@@ -112,8 +111,9 @@ class Comparison:
             named = named_update(span, self._right, wrong)
             reasons += [named or of_state or unexplained(span, self._right, wrong)]
         elif wrong:
-            some = ", ".join(wrong[:FEW])
-            reasons += [f"what the optimizer accumulates for a later update is wrong, in {some}"]
+            reasons = [
+                f"what the optimizer accumulates for a later update is wrong, in {some(wrong)}"
+            ]
         elif of_state:
             reasons += [of_state]
         if not check["loss_error"] <= check["loss_tolerance"]:
@@ -168,7 +168,7 @@ def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
         )
         far = [path for path in far if not off[path] <= most[path]]
     why = "do not follow from the steps: they were lost or reinitialized"
-    return f"the optimizer's {', '.join(far[:FEW])} {why}" if far else ""
+    return f"the optimizer's {some(far)} {why}" if far else ""
 
 
 def _by_kind(sizes: Mapping[str, float]) -> dict[str, float]:

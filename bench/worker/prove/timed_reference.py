@@ -98,8 +98,7 @@ class TimedReference:
             for batch in batches:
                 (loss, model_state), grads = self.gradients(params, model_state, batch, apart=apart)
                 params, opt_state = apply_update(self.problem.optimizer, params, opt_state, grads)
-            end = HostState(params, opt_state, model_state)
-            return ReferenceSteps(float(loss), end)
+            return ReferenceSteps(float(loss), HostState(params, opt_state, model_state))
 
     def trajectory(
         self, optimizer: optax.GradientTransformation, batches: Sequence[Batch], *, apart: bool
@@ -112,5 +111,6 @@ class TimedReference:
             if optimizer is self.problem.optimizer:
                 # Placed like a later state, so that the update is compiled once for both.
                 opt_state = self._of_part.place_optimizer(opt_state)
-            start = params, self.start_state
-            return whole_batch_steps(*start, gradients, optimizer, batches, opt_state)
+            return whole_batch_steps(
+                params, self.start_state, gradients, optimizer, batches, opt_state
+            )

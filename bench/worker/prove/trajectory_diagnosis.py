@@ -54,13 +54,13 @@ def why_wrong(
     `drift` and `wrong_state` describe replicas and model state, if these are wrong. With `again`,
     the trajectory is on other batches.
     """
-    truth, mask = gate.expected(name, again=again)[:2]
+    truth, mask, (loss_tolerance, _), *_ = gate.expected(name, again=again)
     timed, under = name in gate.optimizers, name in (SGD, TIMED_SGD)
-    match = min(LOOSE, 8 * check["update_tolerance"]) if timed else MATCH
+    match = (min(LOOSE, 8 * check["update_tolerance"]), loss_tolerance) if timed else (MATCH, MATCH)
     rate = gate.rates.get(name, 0.0)
     problem = under_sgd(gate.problems[SGD], rate) if under else gate.problems[OWN]
     batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
-    seen = Observed(gate, problem, batches, rate, ours, truth, match)
+    seen = Observed(gate, problem, batches, rate, ours, truth, *match)
     first = update_errors(ours.first, truth.first, truth.start, mask)
     right_update = check["update_error"] <= check["update_tolerance"]
     sentences = [drift] if drift else []
@@ -73,8 +73,9 @@ def why_wrong(
     sentences += [wrong_state] if wrong_state and (right_update or under) and not sentences else []
     # After the first step alone: from the second on, one wrong parameter spoils the others.
     wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
-    right = f"that of the other {count(len(first) - len(wrong), 'parameter')} is right"
-    only_losses = name == OWN and right_update and not (wrong or sentences)
+    others = count(len(first) - len(wrong), "parameter").removeprefix("1 ")
+    right = f"that of the other {others} is right"
+    only_losses = not timed and right_update and not (wrong or sentences)
     sentences += ["the losses are wrong, and the updates are right"] if only_losses else []
     if name == OWN and not sentences and gate.division.devices == 1:
         why = ""
@@ -84,7 +85,7 @@ def why_wrong(
         sentences, wrong = ([f"{OPTIMIZER}: {why}"], []) if why else (sentences, wrong)
     if not sentences or sentences[0].startswith(UNKNOWN):
         applied = f"{OPTIMIZER}: " if name == OWN else ""
-        change = _change(ours, truth, wrong, mask, max(match, 1e-3)) if wrong else ""
+        change = _change(ours, truth, wrong, mask, max(seen.match, 1e-3)) if wrong else ""
         if change and len(wrong) == len(first):
             sentences = [f"{applied}the first update {change}"]
         elif change:
@@ -111,9 +112,8 @@ def _general_diagnosis(name: str, seen: Observed, *, right_start: bool) -> str:
         return f"{OPTIMIZER}{': its first step is right, a later one not' if right_start else ''}"
     if right_start:
         return "the first step is right, but a later one is not"
-    if not seen.advice:
-        return "the loss or the update is wrong"
-    return f"the loss or the update has fewer correct digits than float64 gives{seen.advice}"
+    digits = f"has fewer correct digits than float64 gives{seen.advice}"
+    return f"the loss or the update {digits if seen.advice else 'is wrong'}"
 
 
 def _change(
@@ -163,4 +163,4 @@ def _is_own(seen: Observed) -> bool:
     truth = seen.gate.truth[OWN]
     own = vector(truth.first, truth.start)
     differs = not close(own, multiple_of(own, seen.right) * seen.right, 10 * DECAY)
-    return differs and close(seen.update, multiple_of(seen.update, own) * own, DECAY)
+    return differs and close(seen.updates[0], multiple_of(seen.updates[0], own) * own, DECAY)
