@@ -74,9 +74,8 @@ def read_history(catalogue: Catalogue, reports: Path) -> History:
     found: dict[Kind, LaunchTimes] = {}
     for run in runs_here(catalogue, reports):
         with contextlib.suppress(KeyError):  # a run without these makes the estimate rougher
-            for kind, each in grouped(_launches(run)).items():
-                if kind not in found:  # newer runs win
-                    found[kind] = LaunchTimes(*map(fmean, zip(*each, strict=True)))
+            for kind, each in grouped(_launches(run)).items():  # newer runs win
+                found.setdefault(kind, LaunchTimes(*map(fmean, zip(*each, strict=True))))
     return found
 
 
