@@ -215,7 +215,9 @@ class Agreement:
             )
         far = [path for path, error in errors.items() if error > self.allowed[path]]
         if far:
-            worst, *others = sorted(far, key=lambda path: -errors[path] / self.allowed[path])
+            worst, *others = sorted(
+                far, key=lambda path: -errors[path] / (self.allowed[path] or 1e-9)
+            )
             raise WrongStepError(
                 f"the update of state{worst} differs from the reference's by "
                 f"{_share(errors[worst], 'its size')} (allowed: {_share(self.allowed[worst])})"

@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -364,9 +365,16 @@ def test_numbers_that_xla_flushes_to_zero_are_equal():
         agreement.check(trace(lambda s, _: (s + 1e-30, jnp.ones(())), tiny, None)[0])
 
 
-def test_equal_steps_agree_without_any_tolerance():
+def test_equal_steps_are_raced_without_any_tolerance():
+    step = jax.jit(small_step)
+    more = {**QUICK, "rounds": 2, "loss_tolerance": 0, "update_tolerance": 0}
+    found = lockstep.compare({"a": step, "b": step}, SMALL, jnp.arange(4.0), **more)
+    assert found.cells["status"].tolist() == ["ok", "ok"]
     agreement = Agreement(small_step, SMALL, jnp.arange(4.0), "fp32", 0.0, 0.0)
     agreement.check(agreement.truth)
+    other = trace(lambda s, b: small_step({**s, "w": s["w"] * 1.5}, b), SMALL, agreement.batch)[0]
+    with pytest.raises(WrongStepError, match=r"the update of state\['w'\].* \(allowed: 0 %\)"):
+        agreement.check(replace(other, losses=agreement.truth.losses))
 
 
 def test_a_state_in_8_bits_is_compared():
