@@ -13,6 +13,7 @@ The batch is split over `data`, and blocks are sharded over `model` as in tensor
 Gradients are all-reduced over `data`; those outside the blocks over `pipe` as well.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -81,5 +82,6 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         carry, _ = jax.lax.scan(tick, start, jnp.arange(microbatches + slots - 1))
         return carry[-1]
 
-    bubble = (stages - 1) / (microbatches + stages - 1)
-    return pipeline_step(problem, mesh, loss_and_gradients, bubble=bubble)
+    each = microbatches + stages - 1  # ticks in which any stage runs a forward (backward) pass
+    made = pipeline_step(problem, mesh, loss_and_gradients, bubble=(stages - 1) / each)
+    return replace(made, taken=each / (microbatches + slots - 1))

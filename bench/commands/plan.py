@@ -11,7 +11,6 @@ from bench.plan.presets import default_batch, is_exact
 from bench.plan.selection import selector
 from bench.records import files
 from bench.records.cells import PRECISIONS, StepOptions
-from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
 from bench.records.printable import closest
 
@@ -65,7 +64,14 @@ def plan(
     for entry in (*catalogue["implementations"], *catalogue["workloads"]):
         if entry["error"] and entry["path"] in given:
             raise BadInput([f"{entry['path']}: {entry['error']}"])
-    name = _workload(workload, catalogue)
+    known = {
+        f"{entry['name']}-{size}": (entry["name"], size)
+        for entry in catalogue["workloads"]
+        if not entry["error"]
+        for size in entry["sizes"]
+    }
+    if (name := known.get(workload)) is None:
+        raise BadInput([f"unknown workload {workload!r}; {closest(workload, known)}"])
     scanning = {entry["name"] for entry in catalogue["workloads"] if entry.get("scans")}
     if scan_layers and name[0] not in scanning:
         raise BadInput([f"--scan-layers: {name[0]} has no stack of equal layers to loop over"])
@@ -83,16 +89,3 @@ def plan(
     written = mesh_ranking.build(ranking, REPORTS / f"plan_{files.slug(ranking.title)}")
     mesh_ranking.show(plain_console(), ranking)
     typer.echo(f"plan: {written.as_posix()}")
-
-
-def _workload(text: str, catalogue: Catalogue) -> tuple[str, str]:
-    """Look up a workload and its size; BadInput if there is none of that name."""
-    known = {
-        f"{entry['name']}-{size}": (entry["name"], size)
-        for entry in catalogue["workloads"]
-        if not entry["error"]
-        for size in entry["sizes"]
-    }
-    if text not in known:
-        raise BadInput([f"unknown workload {text!r}; {closest(text, known)}"])
-    return known[text]

@@ -314,9 +314,16 @@ class TrainStep:
     `params` does not rearrange them. `inspect` shows where these arrays are placed."""
     bubble: float = 0.0
     """Fraction of a step in which a device idles, by the pipeline's schedule."""
+    taken: float = 1.0
+    """Share of the runs of a condition in which some stage of the pipeline takes its branch."""
     period: int = 1
-    """Steps from one change of `params` to the next, in an approximate step. Collectives under a
-    condition run once per period."""
+    """Steps from one change of `params` to the next, in an approximate step. Work under a condition
+    is done once per period."""
+
+    @property
+    def branch_share(self) -> float:
+        """How often each branch of a condition counts as taken, per run of the condition."""
+        return self.taken / self.period
 
 
 class Implementation(Protocol):

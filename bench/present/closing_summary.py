@@ -88,7 +88,8 @@ def _failures(cells: Sequence[Row]) -> Iterator[RenderableType]:
         yield line
         yield Padding(plain(shortened(row["reason"]), "dim"), (0, 0, 0, 2), expand=False)
     if len(failed) > MOST:
-        yield Text(f"\nand {len(failed) - MOST} more reasons in the report", style="dim")
+        more = numbers.count(len(failed) - MOST, "more reason")
+        yield Text(f"\nand {more} in the report", style="dim")
 
 
 def next_steps(found: Tables, run: Run) -> Iterator[str]:

@@ -15,20 +15,16 @@ def show(console: Console, layout: Inspection) -> None:
     """Print the mesh, all parameters with their shards, and bytes per device."""
     axes = ", ".join(f"{name}={size}" for name, size in layout["axes"])
     console.print(Text(f"Mesh {axes}: device ids, {layout['axes'][-1][0]} across", style="bold"))
-    console.print(_grid(layout["devices"]))
+    grid = Table(*(Column(justify="center") for _ in layout["devices"][0]), show_header=False)
+    grid.show_lines = True
+    for row in layout["devices"]:
+        grid.add_row(*map(str, row))
+    console.print(grid)
     if layout["unsupported"]:
         console.print(f"\nunsupported: {layout['unsupported']}")
         return
     console.print(Text("\nParameters", style="bold"), _parameters(layout["parameters"]))
     console.print(Text("\nBytes per device", style="bold"), _totals(layout))
-
-
-def _grid(rows: Sequence[Sequence[object]]) -> Table:
-    centred = (Column(justify="center") for _ in rows[0])
-    table = Table(*centred, show_header=False, show_lines=True)
-    for row in rows:
-        table.add_row(*map(str, row))
-    return table
 
 
 def _parameters(arrays: Sequence[ArrayLayout]) -> Table:

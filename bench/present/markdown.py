@@ -55,7 +55,7 @@ def content(
         "endings": endings,
         "environment": run_environment.environment(manifest, found),
         "command": command_lines.of_run(manifest),
-        "guide": rendering.reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
+        "guide": rendering.reading_guide(traces=found.traces, losses=found.losses, chooser=False),
         "projected": projected,
     }
 

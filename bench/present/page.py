@@ -42,6 +42,7 @@ def content(found: Tables, manifest: Manifest, projected: str = "") -> dict[str,
     subjects = sentences.by_subject(sentences.summaries(found))
     names = numbers.count(len(data["implementations"]), "implementation")
     situations = numbers.count(len(found.comparisons), "situation")
+    timed = sum(bool(block.ranked) for block in found.comparisons)
     # Everything here is either our own or escaped for its context.
     style = Markup(stylesheet() + _read("page.css"))  # noqa: S704
     # No string of the library may close the element that contains it.
@@ -65,7 +66,7 @@ def content(found: Tables, manifest: Manifest, projected: str = "") -> dict[str,
         "environment": run_environment.environment(manifest, found),
         "endings": run_tables.endings(cells),
         "tables": data["tables"],
-        "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
+        "guide": reading_guide(traces=found.traces, losses=found.losses, chooser=timed > 1),
         "projected": projected,
         "licence": vega_plot.LICENCE,
         "policy": _policy(style, library, code),

@@ -173,13 +173,10 @@ def _field(cell: Mapping[str, Any], subject: str) -> Field:
     sure = f"surely {bounds.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
     sure = sure if math.isfinite(high) else "too few rounds for a bound"
     look = f"shade{sum(cell['behind'] >= least for least in SHADES)}"
-    look += " fastest" if _is_fastest(cell) else "" if cell["tier"] else " leads"
-    return Field("fastest" if _is_fastest(cell) else text, look, f"{sure}, {step}", choices)
-
-
-def _is_fastest(cell: Mapping[str, Any]) -> bool:
-    """Return whether a cell has the shortest estimate of those that may be the fastest."""
-    return bool(cell["tier"] == 0 and cell["behind"] == 1)
+    if cell["tier"] == 0:
+        text, leads = ("fastest", " fastest") if cell["behind"] == 1 else (text, " leads")
+        look += leads
+    return Field(text, look, f"{sure}, {step}", choices)
 
 
 def behind(times: float) -> str:

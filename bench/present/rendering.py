@@ -61,10 +61,10 @@ def stylesheet() -> str:
     return (_HERE / "style.css").read_text("utf-8")
 
 
-def reading_guide(**present: bool) -> list[tuple[str, Markup]]:
+def reading_guide(**present: object) -> list[tuple[str, Markup]]:
     """Return the terms of a report with their explanations in Markdown.
 
-    `present` says whether the run has `traces` and `losses`, which some entries need.
+    `present` says whether there are `traces`, `losses` and a `chooser`, which some entries need.
     """
     text = adapt_commands(Path(__file__).with_name("reading_guide.toml").read_text("utf-8"))
     return [

@@ -96,18 +96,22 @@ class Summary:
         return reason(pair).main if pair and pair.timed > 1 else ""
 
     def text(self) -> str:
-        """Return everything that is sure."""
+        """Return everything that is sure, and the ratios of approximate steps."""
+        return f"{self.exact()} {approximate([self])}".strip()
+
+    def exact(self) -> str:
+        """Return everything that is sure about steps that are not approximate; may be empty."""
         block = self.comparison
         if not block.ranked:
             how = ", ".join(one.label for word, one in STATUSES.items() if word in block.failed)
             return f"Nothing has a time{how and ': ' + how}."
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
+        apart = [name for name in apart if name != self.first]
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
-        approximately = approximate([self])
-        rest += (approximately and f" {approximately}") + self._utilization()
+        rest += self._utilization()
         if not self.compared:
             alone = f"There is nothing to compare {self.first} with."
-            return f"{'' if approximately else alone}{rest}".strip()
+            return f"{'' if approximate([self]) else alone}{rest}".strip()
         leaders, how = some(block.standings.leaders), self._spread()
         lead = f"{leaders} lead: {how}" if how else f"{leaders} is fastest"
         return f"{'; '.join([lead, *tiers(block)])}.{rest}"
@@ -149,7 +153,8 @@ def advice(own: Sequence[Summary]) -> list[str]:
     """
     compared = left = [summary for summary in own if summary.compared]
     if len(compared) <= 1:
-        return [*dict.fromkeys(each.text() for each in compared or own), *_other_frameworks(own)]
+        exact = dict.fromkeys(each.exact() for each in compared or own)
+        return [*filter(None, [*exact, *_other_frameworks(own), approximate(own)])]
     telling = [each for each in compared if not each.comparison.oversubscribed] or compared
     worst = max(telling, key=lambda each: max(each.comparison.standings.behind.values()))
     said = []

@@ -65,7 +65,9 @@ def ablated_arm(
         first = FirstCall(step := train_step.step)
         state, _ = first(train_step.state, batch)
         programs = first.programs
-    check_parts(way, flops, collectives, product_flops(programs), communication(programs, mesh))
+    share = train_step.branch_share
+    rest = communication(programs, mesh, share=share)
+    check_parts(way, flops, collectives, product_flops(programs, share), rest)
     return Arm(arm_beside(name, way), step, state, batch)
 
 

@@ -221,7 +221,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
         row["compile"], programs = first_call.compile, first_call.programs
         row["high_water_bytes"] = high_water(arm, mesh.local_devices)
         if not figures:
-            figures = program_figures(programs, mesh, getattr(train_step, "period", 1))
+            figures = program_figures(programs, mesh, train_step.branch_share)
             if not job["launch"]:
                 figures |= first_launch_figures(session, implementation, programs, arm)
         row.update(figures)
@@ -257,7 +257,7 @@ def first_launch_figures(
     """Read the figures that only a block's first launch stores, running two steps of the arm."""
     # A separate step, because tracing may leak tracers into data beside a step's state.
     untimed = build_step(implementation, session.problem, session.mesh)
-    traced = flops_if_traceable(untimed.step, arm.state, arm.batch)
+    traced = flops_if_traceable(untimed.step, arm.state, arm.batch, share=untimed.branch_share)
     layout = compressed(inspection(session.mesh, untimed, arm.batch))
     figures = ProgramFigures(layout=layout, traced_flops=traced)
     own_options = traced is None and names_options(implementation)

@@ -89,6 +89,16 @@ def test_without_another_exact_step_there_is_still_an_order(tmp_path: Path) -> N
     )
 
 
+def test_without_another_exact_step_on_any_mesh_the_order_is_said_once(tmp_path: Path) -> None:
+    plan = synthetic.Plan(
+        devices=(1, 2), ratios={"jit_spmd": 1.0, "sparse": 0.5}, approximate=frozenset({"sparse"})
+    )
+    (text,) = sentences.advice(
+        sentences.summaries(cell_table.build(store.load(synthetic.write(tmp_path, plan))))
+    )
+    assert text.count("jit_spmd: sparse") == 1
+
+
 def test_the_matrix_sets_them_beside_the_fastest_exact_step(found: Tables) -> None:
     matrix = placing_table.make(found)
     assert matrix is not None

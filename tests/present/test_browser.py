@@ -560,6 +560,31 @@ def test_a_row_of_all_cells_is_low_however_long_its_texts_are(browser: Browser, 
     opened.page.close()
 
 
+def test_a_cell_with_a_time_is_described_first(browser: Browser, tmp_path: Path) -> None:
+    plan = synthetic.Plan(
+        workloads=("linear-base", "mlp-base"),
+        devices=(2,),
+        ratios={"alpha": 1.1, "jit_spmd": 1.0},
+        endings={("alpha", 0): ("unsupported", "it was written for other problems")},
+    )
+    opened = Opened(browser.new_page(), write_page(synthetic.write(tmp_path, plan)))
+    assert opened.page.locator("#cell h3").inner_text().endswith("/jit_spmd")
+    assert opened.page.locator("#compare").is_hidden(), "there is nothing to compare it with"
+    assert opened.faults == []
+    opened.page.close()
+
+
+def test_without_any_time_there_are_no_controls_of_charts(browser: Browser, tmp_path: Path) -> None:
+    failed = {("jit_spmd", 0): ("crashed", "signal 11")}
+    plan = synthetic.Plan(devices=(2,), ratios={"jit_spmd": 1.0}, endings=failed)
+    opened = Opened(browser.new_page(), write_page(synthetic.write(tmp_path, plan)))
+    assert opened.page.locator("#explore").is_hidden()
+    assert opened.page.locator("nav [href='#explore']").is_hidden()
+    assert opened.page.locator("#cell").is_visible()
+    assert opened.faults == []
+    opened.page.close()
+
+
 @pytest.mark.slow
 def test_a_choice_does_not_move_the_page(open_page) -> None:
     opened = open_page("#breakdown")
@@ -1133,6 +1158,10 @@ def test_programs_are_compared_by_source_line(browser: Browser, tmp_path: Path) 
     synthetic.rewrite(directory, "cells", store_operations)
     opened = Opened(browser.new_page(), write_page(directory))
     page, lines = opened.page, opened.page.locator("#programs")
+    page.set_viewport_size({"width": 390, "height": 900})
+    heading = page.locator(".behind [colspan]").evaluate("one => one.offsetWidth")
+    assert heading >= 120, "the workload's name is not squeezed into a narrow column"
+    page.set_viewport_size({"width": 1280, "height": 720})
 
     def compare(a: str, b: str) -> None:
         for key, name in (("a", a), ("b", b)):

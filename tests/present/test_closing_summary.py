@@ -85,6 +85,19 @@ def test_an_arm_whose_rivals_were_measured_apart_is_no_rival_itself(tmp_path):
     assert "shared no rounds: jit_spmd and nnx_jit." in said
 
 
+def test_what_is_alone_is_not_listed_as_its_own_rival(tmp_path):
+    plan = synthetic.Plan(devices=(1,), ratios={"pmap": 1.0}, alone=frozenset({"pmap"}))
+    _, row, *_ = closing_lines(synthetic.write(tmp_path, plan))
+    assert row.endswith("There is nothing to compare pmap with.")
+
+
+def test_one_further_reason_is_singular(tmp_path, monkeypatch):
+    monkeypatch.setattr(closing_summary, "MOST", 1)
+    endings = {(name, 1): ("crashed", name) for name in ("pmap", "nnx_jit")}
+    plan = synthetic.Plan(devices=(1,), rounds=6, endings=endings)
+    assert "and 1 more reason in the report" in closing_lines(synthetic.write(tmp_path, plan))
+
+
 def test_failures_come_once_with_their_reason(tmp_path):
     plan = synthetic.Plan(devices=(1, 2), endings=dict([*ENDINGS.items()][:1]))
     lines = closing_lines(synthetic.write(tmp_path, plan))

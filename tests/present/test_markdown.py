@@ -148,6 +148,7 @@ def test_the_summary_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [one["status"] for one in summary["failures"]] == ["crashed"]
     assert summary["unnamed"] == 5
     assert "5 more reasons are in the report." in rendered(summary)
+    assert "1 more reason is in the report." in rendered({**summary, "unnamed": 1})
 
 
 def test_tables_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import synthetic
 from pages import Elements
 
 from bench.analyse import cell_table
-from bench.present import page
+from bench.present import markdown, page
+from bench.present.print_plots import Figures
 from bench.records import store
 
 HOSTILE = "</td><script>alert(1)</script> <img src=x onerror=1> \x1b[31m\n# H"
@@ -154,6 +155,13 @@ def test_only_what_is_slower_is_coloured_so() -> None:
         '<b>a</b> is fastest<span class="slower">; <b>b</b> takes longer</span>. <b>a</b>: 3 M '
         "tokens/s."
     )
+
+
+def test_only_the_page_explains_its_chooser(made, found, run) -> None:
+    term = "Your workload, devices and memory"
+    assert term in dict(made["guide"])
+    undrawn = Figures({block.subject: [] for block in found.comparisons}, {})
+    assert term not in dict(markdown.content(found, run.manifest, undrawn)["guide"])
 
 
 def test_the_guide_defines_ratio_and_noise_floor_as_they_are_computed(made) -> None:

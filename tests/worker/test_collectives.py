@@ -506,7 +506,7 @@ def test_local_steps_reduce_parameters_once_in_a_period(data):
     before = live_programs()
     jax.block_until_ready(step.step(step.state, batch)[1])
     programs = new_programs(live_programs(), before)
-    (row,) = communication(programs, mesh, period=step.period) if data > 1 else [None]
+    (row,) = communication(programs, mesh, share=step.branch_share) if data > 1 else [None]
     if row:
         whole = 4 * sum(x.size for x in jax.tree.leaves(shapes_of_params(problem)))
         assert (row["kind"], row["axes"], row["times"]) == ("all-reduce", ["data"], 1)

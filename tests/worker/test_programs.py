@@ -144,8 +144,13 @@ def test_products_are_counted_as_often_as_they_run_and_where_they_do():
     def steps(x, w):
         return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=5)[0]
 
+    def branches(x, w):
+        inside = lambda x: jax.lax.cond(x[0, 1] > 0, lambda x: x @ w @ w, lambda x: x, x)  # noqa: E731
+        return jax.lax.cond(x[0, 0] > 0, inside, lambda x: x, x)
+
     x = jnp.ones((256, 128))
     assert product_flops(compiled(steps, x, w)) == 5 * product
+    assert product_flops(compiled(branches, x, w), 0.25) == 2 * product / 4
     # Over `model` nothing is divided, so that its four devices compute the same.
     x = jax.device_put(x, NamedSharding(mesh, P("data")))
     assert product_flops(compiled(steps, x, jax.device_put(w, NamedSharding(mesh, P())))) == (

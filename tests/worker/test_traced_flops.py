@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -11,8 +13,11 @@ from jax.sharding import PartitionSpec as P
 from bench.contract.workloads import gpt2
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
+from bench.worker.answer.abstract_step import abstract_step
+from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import make_mesh
-from bench.worker.read.programs import flops_if_traceable
+from bench.worker.read.programs import flops_if_traceable, flops_of
+from tests.slow import slow
 
 X, W = jnp.ones((8, 16)), jnp.ones((16, 16))
 PRODUCT = 2 * 8 * 16 * 16
@@ -71,6 +76,29 @@ def test_the_largest_branch_counts():
         return jax.lax.cond(x[0, 0] > 0, lambda x: x @ W @ W, lambda x: x @ W, x)
 
     assert flops_if_traceable(step, X) == 2 * PRODUCT
+    assert flops_if_traceable(lambda x: step(step(x)), X, share=0.25) == PRODUCT
+
+
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [
+        ("pipeline_zero_bubble", 3 * 4 + 3),
+        # In the second, backward passes compute the forward pass again.
+        *slow(("pipeline_gpipe", 3 * (4 + 3)), ("pipeline_1f1b", (3 + 1) * (4 + 3))),
+    ],
+)
+def test_a_pipelines_blocks_take_as_many_passes_as_its_schedule_is_long(name, slots):
+    """Four stages and microbatches; a slot is a forward pass, or half of a backward pass."""
+    mesh = make_mesh(MeshShape.parse("data=1,pipe=4"))
+    implementation, flops, model_flops = load(implementation_files([])[name]), [], []
+    for layers in (4, 8):
+        config = replace(gpt2.SIZES["tiny"](), layers=layers)
+        problem = replace(gpt2.problem(config, 4, "fp32"), microbatches=4)
+        traced, _, share = abstract_step(implementation, problem, mesh, problem.batch(0))
+        flops.append(flops_of(traced.jaxpr, share))
+        model_flops.append(problem.model_flops)
+    blocks, model = (large - small for small, large in (flops, model_flops))
+    assert blocks / model == pytest.approx(slots / (3 * 4))
 
 
 def test_every_device_counts_with_what_it_computes():

@@ -11,24 +11,24 @@ function drawGroup(id) {
   target.style.minHeight = `${target.offsetHeight}px`;
   clear(target);
   const apart = !byId(id).closest("#explore"); // from what the choices above the charts affect
-  const shown = apart || selection().length ? GROUPS[id](target) : [nothingChosen()];
+  const all = button("Show all", () => narrow({ mesh: "", batch: "", off: "" }));
+  const none = [nothing("Nothing matches the choices above. ", all)];
+  const shown = apart || selection().length ? GROUPS[id](target) : none;
   const focused = target.contains(document.activeElement) && document.activeElement.id;
   target.replaceChildren(...(shown ?? []).filter(Boolean));
-  byId(id).hidden = !shown;
-  const link = document.querySelector(`nav li:has([href="#${id}"])`);
-  link?.toggleAttribute("hidden", !shown);
+  reveal(id, shown);
   if (focused) byId(focused)?.focus({ preventScroll: true }); // a selector that has been drawn again
 }
 
-function nothingChosen() {
-  const all = button("Show all", () => narrow({ mesh: "", batch: "", off: "" }));
-  return nothing("Nothing matches the choices above. ", all);
+/* Show or hide a section and its link. */
+function reveal(id, shown) {
+  byId(id).hidden = !shown;
+  document.querySelector(`nav li:has([href="#${id}"])`)?.toggleAttribute("hidden", !shown);
 }
 
-/* The groups, in the order of the page, and those that do not only describe a cell. */
+/* The groups, in the order of the page. */
 const everyGroup = () =>
   [...document.querySelectorAll("section:has(> .drawn)")].map(({ id }) => id);
-const everyChart = () => everyGroup().filter((id) => id !== "cell");
 
 /* The groups that show the choices of a section. */
 const drawnWith = (section) => (section === "compare" ? ["compare", "step"] : [section]);
@@ -67,12 +67,13 @@ function hold(element) {
 /* Choices that are reset when the subject changes. */
 const OF_SUBJECT = { mesh: "", batch: "", off: "", curve: "", along: "", cell: "", all: "" };
 
-/* Change choices and redraw the groups that they affect. */
-function narrow(changes, groups = everyChart(), section = state.section) {
+/* Change choices and redraw the groups that they affect: by default, all but the description of a cell. */
+function narrow(changes, groups, section = state.section) {
   const other = "subject" in changes && changes.subject !== DATA.subjects[subjectNumber()];
   choose({ ...(other ? OF_SUBJECT : {}), ...changes }, section);
   syncControls();
-  redraw(other ? everyGroup() : groups);
+  const all = everyGroup();
+  redraw(other ? all : (groups ?? all.filter((id) => id !== "cell")));
   const below = document.querySelector(".controls").getBoundingClientRect().bottom + 80;
   const isVisible = (group) => group.getBoundingClientRect().bottom > below;
   hold([...document.querySelectorAll("#explore section")].find(isVisible));
@@ -156,7 +157,8 @@ function start() {
   });
   for (const move of ["wheel", "touchmove", "keydown", "pointerdown"])
     window.addEventListener(move, () => hold(null), { capture: true, passive: true });
-  drawTables();
+  for (const table of TABLES) byId(table.name).append(makeTable(table)); // No choice affects them.
+  reveal("explore", TABLES.length || CELLS.some(({ status }) => status === "ok"));
   show();
   goTo(state.section);
 }

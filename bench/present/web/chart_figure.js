@@ -9,7 +9,9 @@ const EMBEDDED = {
 
 /* Draw a chart in an element, which keeps its `view`. */
 async function embed(target, spec) {
-  const { view } = await vegaEmbed(target, { ...spec, config: config() }, EMBEDDED);
+  const { fontFamily: font } = getComputedStyle(document.body);
+  const config = filled(DATA.specs.common.config, { paper: null, font });
+  const { view } = await vegaEmbed(target, { ...spec, config }, EMBEDDED);
   target.view = view;
   view.addEventListener("pointermove", (event, item) => peek(event, item));
   view.addEventListener("pointerout", (event) => peek(event, null));

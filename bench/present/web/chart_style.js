@@ -23,11 +23,6 @@ function specOf(kind, given) {
   return filled(spec, { ...usual, ...DATA.looks, ...given }, { ...DATA.specs.common, ...values });
 }
 
-function config() {
-  const { fontFamily: font } = getComputedStyle(document.body);
-  return filled(DATA.specs.common.config, { paper: null, font });
-}
-
 /* An axis from 0 with ticks at round numbers of bytes. */
 function bytesAxis(most) {
   const step = 2 ** Math.ceil(Math.log2(Math.max(most, 5) / 5));

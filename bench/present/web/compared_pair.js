@@ -17,13 +17,6 @@ function comparedPair() {
   return [a, named("b") ?? (a && opponentOf(a))].filter(Boolean);
 }
 
-/* A link that compares a cell with another one. */
-function compareLink(cell) {
-  const other = opponentOf(cell);
-  const pair = { a: cell.full, b: other?.full };
-  return other ? linkTo("compare", pair, `compare with ${other.name}`) : "";
-}
-
 function choosePair(a, b) {
   narrow({ a, b }, drawnWith("compare"), "compare");
   [byId("a").value, byId("b").value] = [a, b]; // also if the next click comes before the drawing

@@ -13,8 +13,3 @@ function drawCells() {
   const kept = { given: state.choices, changed: () => choose({}, "cells", 200) };
   byId("all").replaceChildren(makeTable({ ...DATA.cells, columns, rows, saved, ...kept }));
 }
-
-/* What no choice affects. */
-function drawTables() {
-  for (const table of TABLES) byId(table.name).append(makeTable(table));
-}

@@ -30,11 +30,11 @@ class NotAbstractError(Exception):
 
 def abstract_step(
     implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any
-) -> tuple[Traced, int, int]:
+) -> tuple[Traced, int, float]:
     """Trace an implementation from `build` to the end of its first step.
 
     Returns the step, a single compiled function, the bytes of its state on one device, and its
-    period.
+    branch share.
 
     The implementation must support the problem on this mesh, and the problem must draw its own
     parameters. The batch has NumPy arrays, or those of `stand_in`. Errors are the implementation's
@@ -50,7 +50,7 @@ def abstract_step(
     def whole() -> Any:
         step = implementation.build(own_copy(problem), mesh)
         placed = step.place(batch)
-        found["period"], found["state_bytes"] = step.period, _state_bytes(step, shardings)
+        found["share"], found["state_bytes"] = step.branch_share, _state_bytes(step, shardings)
         boundary = jax.jit(_boundary)()
         state, loss = step.step(step.state, placed)
         found["program"] = getattr(loss, "parent", None)
@@ -74,7 +74,7 @@ def abstract_step(
         program = found["program"]
         arguments = [shardings.described(argument) for argument in program.in_tracers]
     step = jax.jit(core.jaxpr_as_fun(program.params["jaxpr"]), **_jit_options(program.params))
-    return _traced(step, arguments), found["state_bytes"], found["period"]
+    return _traced(step, arguments), found["state_bytes"], found["share"]
 
 
 def stand_in(batch: Any, rows: int) -> Any:

@@ -40,7 +40,7 @@ class CompiledStep(NamedTuple):
     traced_flops: float
     """FLOPs over all devices; 0 if the step cannot be traced as a whole."""
     state_bytes: int
-    period: int
+    share: float
 
 
 def compile_only(request: CompileRequest) -> CompiledFigures:
@@ -69,7 +69,7 @@ def compile_only(request: CompileRequest) -> CompiledFigures:
                 f"it does not support: {reason}"
             )
         sending = read_programs(twin)
-    rows = communication(sending.programs, cell.mesh, scatter=elsewhere, period=sending.period)
+    rows = communication(sending.programs, cell.mesh, scatter=elsewhere, share=sending.share)
     if elsewhere and cell.mesh.size > 1 and not rows:
         raise NotAbstractError("none of its programs shows what its devices communicate")
     if widened:
@@ -78,7 +78,7 @@ def compile_only(request: CompileRequest) -> CompiledFigures:
     memory = largest_program(reading.programs)
     if memory is None:
         raise RuntimeError("the compiler gives no figures for the step's memory")
-    flops = max(reading.traced_flops, product_flops(reading.programs))
+    flops = max(reading.traced_flops, product_flops(reading.programs, reading.share))
     return CompiledFigures(
         flops=flops / cell.mesh.size,
         memory_bytes=memory["total_bytes"],
@@ -108,9 +108,9 @@ def compile_step(
     implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any
 ) -> CompiledStep:
     """Compile a step without running it; for errors see `abstract_step`."""
-    traced, state_bytes, period = abstract_step(implementation, problem, mesh, batch)
+    traced, state_bytes, share = abstract_step(implementation, problem, mesh, batch)
     program = traced.lower().compile().runtime_executable()
-    return CompiledStep([program], flops_of(traced.jaxpr), state_bytes, period)
+    return CompiledStep([program], flops_of(traced.jaxpr, share), state_bytes, share)
 
 
 def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> CompiledStep:
@@ -118,10 +118,10 @@ def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Co
     step = implementation.build(own_copy(problem), mesh)
     batch = step.place(problem.batch(0))
     own = max(device_bytes(step.state).values())
-    traced = flops_if_traceable(step.step, step.state, batch) or 0.0
+    traced = flops_if_traceable(step.step, step.state, batch, share=step.branch_share) or 0.0
     first_call = FirstCall(step.step)
     jax.block_until_ready(first_call(step.state, batch)[1])
-    return CompiledStep(first_call.programs, traced, own, step.period)
+    return CompiledStep(first_call.programs, traced, own, step.branch_share)
 
 
 def answer(request: CompileRequest) -> CompiledAnswer:

@@ -80,7 +80,7 @@ def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dic
     built = build_step(implementation, problem, mesh)
     first_call = FirstCall(built.step)
     jax.block_until_ready(first_call(built.state, built.place(problem.batch(0))))
-    found = program_figures(first_call.programs, mesh, built.period)
+    found = program_figures(first_call.programs, mesh, built.branch_share)
     if found:
         listed = packed(operations(first_call.programs))
         found["program"] = StepProgram(fingerprint="", dispatch="", host_calls=0, operations=listed)

@@ -59,7 +59,7 @@ class Collective:
 
 
 def collectives(
-    executable: Any, devices: int, *, scatter: bool = False, period: int = 1
+    executable: Any, devices: int, *, scatter: bool = False, share: float = 1
 ) -> Iterator[Collective]:
     """Yield the collectives of a compiled program in program order.
 
@@ -68,13 +68,13 @@ def collectives(
       devices: number of devices of its mesh.
       scatter: count an all-reduce whose result is only sliced as a reduce-scatter, as compilers for
         accelerators do; see `sliced`.
-      period: steps in which each branch of a condition is taken once.
+      share: how often each branch of a condition is taken: `TrainStep.branch_share`.
 
     Raises:
       ValueError: device groups have an unknown form, or a kind's bytes are not known.
     """
     for module in hlo.modules_of([executable]):
-        for instruction, count in module.executed(period):
+        for instruction, count in module.executed(share):
             kind = hlo.opcode(instruction).removesuffix("-start")  # if asynchronous
             if count and kind in {"ragged-all-to-all", "collective-broadcast"}:
                 raise ValueError(f"the bytes of a {kind} are not known")

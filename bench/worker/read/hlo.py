@@ -55,10 +55,10 @@ def arrays(instruction: Any) -> Iterator[tuple[str, list[int]]]:
         yield dtype, integers(shape)
 
 
-def called(instruction: Any, period: int = 1) -> Iterator[tuple[str, float]]:
+def called(instruction: Any, share: float = 1) -> Iterator[tuple[str, float]]:
     """Yield the names of the computations that an instruction calls, and how often.
 
-    Every branch counts as taken once in `period` runs; a loop of unknown length counts once.
+    Every branch counts as taken `share` times per run; a loop of unknown length counts once.
     """
     text = instruction.to_string()
     trips = _TRIPS.search(text)
@@ -66,7 +66,7 @@ def called(instruction: Any, period: int = 1) -> Iterator[tuple[str, float]]:
         yield name, int(trips[1]) if trips else 1
     for branches in _BRANCHES.findall(text):
         for name in re.findall(r"%([\w.-]+)", "".join(branches)):
-            yield name, 1 if period == 1 else 1 / period
+            yield name, 1 if share == 1 else share
 
 
 class Module:
@@ -106,20 +106,22 @@ class Module:
         """Names of the instructions outside called computations such as loops and fusions."""
         return {one.name for name in self._entries for one in self.computations[name]}
 
-    def executed(self, period: int = 1) -> Iterator[tuple[Any, float]]:
+    def executed(self, share: float = 1) -> Iterator[tuple[Any, float]]:
         """Yield what a run executes, once for each call, with the number of executions by `called`.
 
-        An operation wrapped by an asynchronous start counts once, with the start.
+        An operation wrapped by an asynchronous start counts once, with the start. A condition
+        inside a branch is taken as often as that branch.
         """
 
-        def run(name: str, times: float) -> Iterator[tuple[Any, float]]:
+        def run(name: str, times: float, share: float) -> Iterator[tuple[Any, float]]:
             for instruction in self.computations[name]:
                 yield instruction, times
-                for callee, often in called(instruction, period):
-                    yield from run(callee, times * often)
+                inner = 1 if opcode(instruction) == "conditional" else share
+                for callee, often in called(instruction, share):
+                    yield from run(callee, times * often, inner)
 
         for name in self._entries:
-            yield from run(name, 1)
+            yield from run(name, 1, share)
 
     def in_order(self) -> Iterator[Any]:
         """Yield what a run executes, in the order of a scheduled module; fusions are one step.

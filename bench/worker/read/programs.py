@@ -78,12 +78,12 @@ class FirstCall:
 
 
 def communication(
-    programs: Sequence[Any], mesh: Mesh, *, scatter: bool = False, period: int = 1
+    programs: Sequence[Any], mesh: Mesh, *, scatter: bool = False, share: float = 1
 ) -> list[Communication]:
     """Sum the collectives of a step's programs by kind, axes and dtypes; see `collectives`."""
     found: dict[tuple[Any, ...], Communication] = {}
     for program in programs:
-        for one in collectives(program, mesh.size, scatter=scatter, period=period):
+        for one in collectives(program, mesh.size, scatter=scatter, share=share):
             members = len(one.groups[0])
             axes = axes_of(one, mesh)
             empty = Communication(
@@ -150,7 +150,7 @@ def library_kernels(programs: Sequence[Any]) -> list[str]:
     return sorted({target for text in texts for target in _CALL_TARGET.findall(text)})
 
 
-def product_flops(programs: Sequence[Any]) -> float:
+def product_flops(programs: Sequence[Any], share: float = 1) -> float:
     """Return the FLOPs of products and convolutions in compiled programs, over all devices.
 
     Unlike `flops_of`, this counts work that the compiler duplicates on several devices. It
@@ -159,7 +159,7 @@ def product_flops(programs: Sequence[Any]) -> float:
     return math.fsum(
         _devices_of(program) * count * _flops(instruction)
         for program in programs
-        for instruction, count in _executed([program])
+        for instruction, count in _executed([program], share)
     )
 
 
@@ -168,9 +168,9 @@ def _devices_of(program: Any) -> int:
     return len(program.local_devices()) * jax.process_count()
 
 
-def _executed(programs: Sequence[Any]) -> Iterator[tuple[Any, float]]:
+def _executed(programs: Sequence[Any], share: float = 1) -> Iterator[tuple[Any, float]]:
     """Yield every instruction with the number of its executions."""
-    return chain.from_iterable(module.executed() for module in hlo.modules_of(programs))
+    return chain.from_iterable(module.executed(share) for module in hlo.modules_of(programs))
 
 
 def _accessed(instruction: Any) -> int:
@@ -218,41 +218,41 @@ def _flops(instruction: Any) -> float:
     return 2.0 * math.prod(made) * made_of
 
 
-def program_figures(programs: Sequence[Any], mesh: Mesh, period: int = 1) -> ProgramFigures:
+def program_figures(programs: Sequence[Any], mesh: Mesh, share: float = 1) -> ProgramFigures:
     """Read memory, communication and work of a step from its programs; none are unknown ones."""
     if not programs:
         return ProgramFigures()
     return ProgramFigures(
         memory=largest_program(programs),
-        communication=if_readable(lambda: communication(programs, mesh, period=period)),
+        communication=if_readable(lambda: communication(programs, mesh, share=share)),
         cost=compilers_cost(programs),
-        product_flops=product_flops(programs),
+        product_flops=product_flops(programs, share),
         kernels=library_kernels(programs),
     )
 
 
-def flops_if_traceable(step: Callable[..., Any], *arguments: Any) -> float | None:
+def flops_if_traceable(step: Callable[..., Any], *arguments: Any, share: float = 1) -> float | None:
     """Return `flops_of` a step; None if it cannot be traced, like a Python loop over devices."""
     try:
-        return flops_of(jax.make_jaxpr(step)(*arguments))
+        return flops_of(jax.make_jaxpr(step)(*arguments), share)
     except Exception as error:  # noqa: BLE001 - a user's file may raise anything
         print(f"the step's FLOPs cannot be counted: {error}", file=sys.stderr)  # noqa: T201
         return None
 
 
-def flops_of(jaxpr: Any) -> float:
+def flops_of(jaxpr: Any, share: float = 1) -> float:
     """Return the FLOPs of a jaxpr over all devices, including recomputation and duplicates.
 
     A product of (m, k) and (k, n) matrices counts 2 m k n; a convolution counts 2 per output
     element and kernel element that contributes to it, with padding, but without the zeros between
     the inputs of a dilated one. Elementwise operations do not count. The largest branch of a
-    conditional counts as always taken, even in a pipeline's idle ticks. A Pallas kernel counts once
-    per cell of its grid; loops and grids of unknown length count once.
+    conditional counts as taken in a `share` of its runs, and a conditional inside it as often. A
+    Pallas kernel counts once per cell of its grid; loops and grids of unknown length count once.
     """
-    return math.fsum(map(_of_equation, jaxpr.eqns))
+    return math.fsum(_of_equation(equation, share) for equation in jaxpr.eqns)
 
 
-def _of_equation(equation: Any) -> float:
+def _of_equation(equation: Any, share: float) -> float:
     name, params = equation.primitive.name, equation.params
     ragged = params.get("ragged_dot_dimension_numbers")
     if name == "dot_general" or ragged:
@@ -266,9 +266,10 @@ def _of_equation(equation: Any) -> float:
         spread = math.prod(params["lhs_dilation"])
         made_of = math.prod(kernel) / kernel[numbers.rhs_spec[0]] / spread
         return 2.0 * math.prod(equation.outvars[0].aval.shape) * made_of
-    within = [flops_of(jaxpr) for jaxpr in core.jaxprs_in_params(params)]
+    inner = 1 if name == "cond" else share
+    within = [flops_of(jaxpr, inner) for jaxpr in core.jaxprs_in_params(params)]
     if name == "cond":
-        return max(within)
+        return share * max(within)
     times = params["length"] if name == "scan" else 1
     if name == "shard_map":
         times = math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])

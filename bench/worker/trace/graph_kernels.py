@@ -70,7 +70,9 @@ class GraphKernels:
         outside = {event.op for event in events if not event.in_graph}
         launched = [self._generated.get(e.op) if e.in_graph else e.op for e in events]
         places = [
-            _library(event.op) if op is None else None
+            next((at for at, (kernel, _) in enumerate(_LIBRARY) if kernel.search(event.op)), None)
+            if op is None
+            else None
             for event, op in zip(events, launched, strict=True)
         ]
         counts = Counter(places)
@@ -81,8 +83,3 @@ class GraphKernels:
                 names[place] = iter(inside)
         for event, op, at in zip(events, launched, places, strict=True):
             yield replace(event, op=op or next(names.get(at, iter(())), event.op))
-
-
-def _library(kernel: str) -> int | None:
-    found = (number for number, (names, _) in enumerate(_LIBRARY) if names.search(kernel))
-    return next(found, None)

@@ -49,11 +49,6 @@ class Operation:
     inside: Category = "elementwise"
     """Category of the operations that a control operation calls."""
 
-    def described(self) -> dict[str, Any]:
-        """Return what a trace's row stores of it."""
-        names = ("module", "opcode", "category", "phase", "source", "transposes", "shapes")
-        return {name: getattr(self, name) for name in names} | {"op": self.name}
-
 
 def unknown(module: str, name: str) -> Operation:
     """Return the operation of an unknown program; a library's kernel is known by its name."""

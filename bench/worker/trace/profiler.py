@@ -198,8 +198,10 @@ def mean_times(devices: Sequence[DeviceStep]) -> list[Any]:
     for device in devices:
         for operation, spent in device.operations.items():
             own[operation].update(spent)
+    names = ("module", "opcode", "category", "phase", "source", "transposes", "shapes")
+    described = ({name: getattr(one, name) for name in names} | {"op": one.name} for one in own)
     everyones = process_exchange.gather(
-        [[json.dumps(operation.described()), total] for operation, total in own.items()]
+        [*zip(map(json.dumps, described), own.values(), strict=True)]
     )
     totals: defaultdict[str, Any] = defaultdict(Counter)
     for description, total in chain.from_iterable(everyones):

@@ -8,6 +8,7 @@ function currentCell() {
   return (
     own.find((cell) => cell.cause) ??
     own.find((cell) => cell.verdict && cell.paired && !cell.isBaseline) ??
+    own.find((cell) => cell.status === "ok") ??
     own[0]
   );
 }
@@ -20,6 +21,9 @@ GROUPS.cell = (target) => {
   if (!cell) return null;
   const { facts, place } = cell.of;
   const status = element("b", `${formatted(cell.status, "status")}: `);
+  const other = opponentOf(cell);
+  const pair = { a: cell.full, b: other?.full };
+  const beside = other ? linkTo("compare", pair, `compare with ${other.name}`) : "";
   const again = element("code.whole", cell.again);
   const trace = cell.traced
     ? [traceLink(cell), ` in TensorBoard (${DATA.serving}) \u00b7 `]
@@ -29,7 +33,7 @@ GROUPS.cell = (target) => {
     cell.status === "ok" ? "" : element("p.reason", status, cell.reason),
     cell.traced?.why && element("p", cell.traced.why),
     element("dl.facts", ...factsOf(cell)),
-    element("p", ...trace, "measure again: ", again, " ", compareLink(cell)),
+    element("p", ...trace, "measure again: ", again, " ", beside),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
     ...TABLES.flatMap((table) => tableOf(cell, table)),
     facts.length && element("h4", `Its block, ${place}`),

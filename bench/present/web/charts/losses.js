@@ -1,12 +1,11 @@
 // Loss curves, and their differences from the reference's.
 
-const EQUAL = "equal"; // Label of differences of 0, which a logarithmic axis cannot show.
 // The reference is a wide line beneath the curves; in other arithmetic it is dashed.
 const REFERENCES = DATA.specs.losses.values.references;
 const [REFERENCE, YARDSTICK] = REFERENCES;
 
 /* The vertical axis. A logarithmic one is extended below the smallest positive value if there are
-   zeros, and clamps them to its end. */
+   zeros, and clamps them to its end, whose label is `equal`. */
 function lossAxis(values, { title, format, log }) {
   if (!log) {
     // The layer of the tolerance has no rows here, so Vega would warn about their extent.
@@ -15,7 +14,7 @@ function lossAxis(values, { title, format, log }) {
   }
   const [low, high] = padded(values.filter((value) => value > 0), 0.05);
   const end = values.includes(0) ? [low / (high / low) ** 0.1] : [];
-  const labelExpr = `datum.value < ${low} ? "${EQUAL}" : format(datum.value, "${format}")`;
+  const labelExpr = `datum.value < ${low} ? "equal" : format(datum.value, "${format}")`;
   const domain = [end[0] ?? low, high];
   const yScale = { type: "log", domain, nice: false, clamp: true };
   return { yScale, yAxis: { title, values: [...end, ...logTicks([low, high])], labelExpr } };
