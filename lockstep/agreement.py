@@ -61,20 +61,19 @@ def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
     """Take the steps without modifying the arguments; also return the final state.
 
     Raises:
-      WrongStepError: a step does not return a pair, its loss is not a scalar jax.Array, its state
-        has other leaves, something cannot be waited for, or a loss or state is not finite.
+      WrongStepError: a step does not return a pair, its loss is not a real scalar jax.Array, its
+        state has other leaves, something cannot be waited for, or a loss or state is not finite.
     """
     start, state, losses = _flat(state), copied(state), []
+    shapes = _shapes(state)
     fixed = {id(leaf): leaf for leaf in jax.tree.leaves(state) if not isinstance(leaf, NUMERIC)}
     for _ in range(STEPS):
         state, loss = state_and_loss(step(state, copied(batch)))
         check_waitable(jax.tree.map(lambda x: None if id(x) in fixed else x, state), loss)
-        if loss.shape:
-            raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
         losses.append(float(loss))
-        if other := start.keys() ^ _paths(state):
+        if other := {path for path, _ in shapes.items() ^ _shapes(state).items()}:
             raise WrongStepError(
-                "the step returns a state of another structure; new or missing leaves: "
+                "the step returns a state of another structure; new, missing or reshaped leaves: "
                 f"{_some([*other])}"
             )
     last = _flat(state)
@@ -115,8 +114,7 @@ class Agreement:
         eps = rounding(precision, jax.default_backend())
         self.loss_tolerance = eps**0.5 if loss_tolerance is None else loss_tolerance
         self.update_tolerance = 4 * eps**0.5 if update_tolerance is None else update_tolerance
-        self._kept = {path: 2 * _eps(leaf) for path, leaf in leaves_by_path(state).items()}
-        """By leaf, two roundings of its own dtype, which may be wider than that of the steps."""
+        self._kept = {path: _kept(leaf) for path, leaf in leaves_by_path(state).items()}
         self.first_call = FirstCall(reference)
         """The reference, with the programs that it compiled."""
         self.truth = trace(self.first_call, state, batch)[0]
@@ -136,10 +134,11 @@ class Agreement:
             away = np.where(alike, _finite(ours.last[path]) - right, np.inf)
             # Where the starting state was rounded, the start and the end of a leaf move alike.
             off = min(rms(away), rms(away + start - _finite(ours.start[path])))
-            change, kept = rms(right - start), self._kept[path] * rms(right)
+            relative, least = self._kept[path]
+            change, kept = rms(right - start), relative * rms(right)
             # A change within rounding is none: Python numbers become arrays under jax.jit.
             scale = change if change > kept else rms(right) or 1.0
-            found[path] = max(0.0, off - kept) / scale
+            found[path] = max(0.0, off - max(kept, least)) / scale
         return found
 
     def _wrong_loss(self, which: str, off: float) -> str:
@@ -216,7 +215,9 @@ class Agreement:
             )
         far = [path for path, error in errors.items() if error > self.allowed[path]]
         if far:
-            worst, *others = sorted(far, key=lambda path: -errors[path] / self.allowed[path])
+            worst, *others = sorted(
+                far, key=lambda path: -errors[path] / (self.allowed[path] or 1e-9)
+            )
             raise WrongStepError(
                 f"the update of state{worst} differs from the reference's by "
                 f"{_share(errors[worst], 'its size')} (allowed: {_share(self.allowed[worst])})"
@@ -224,12 +225,12 @@ class Agreement:
             )
         if off > self.loss_tolerance:
             raise WrongStepError(self._wrong_loss("a later", off))
-        share = max((errors[path] / self.allowed[path] for path in errors), default=0.0)
+        shares = (error and error / self.allowed[path] for path, error in errors.items())
         return ProofCheck(
             name=NAME,
             loss_error=off,
             loss_tolerance=self.loss_tolerance,
-            update_error=share * self.update_tolerance,
+            update_error=max(shares, default=0.0) * self.update_tolerance,
             update_tolerance=self.update_tolerance,
         )
 
@@ -258,14 +259,23 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), values, 0.0)
 
 
-def _eps(leaf: Any) -> float:
-    """Return the rounding of a leaf's dtype; that of float32 for Python's numbers."""
+def _kept(leaf: Any) -> tuple[float, float]:
+    """Return which differences of a leaf are none: relative to its size, and absolute.
+
+    These are two roundings of its own dtype, which may be wider than that of the steps (float32 for
+    Python's numbers), and float32's smallest normal number: XLA flushes smaller ones to 0, and
+    NumPy does not.
+    """
     dtype = getattr(leaf, "dtype", np.float32)
-    return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return 0.0, 0.0
+    own, single = jnp.finfo(dtype), jnp.finfo(np.float32)
+    return 2 * float(own.eps), float(min(own.tiny, single.tiny))
 
 
-def _paths(tree: Any) -> set[str]:
-    return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): np.shape(leaf) for path, leaf in leaves}
 
 
 def _equal(ours: Flat, theirs: Flat, path: str) -> bool:

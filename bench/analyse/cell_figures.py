@@ -54,7 +54,7 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
     marks = [float(mark) for row in rows if (mark := row.get("high_water_bytes")) is not None]
     proof, sent = first.get("proof") or [], first.get("communication")
     errors = [
-        float(check[f"{part}_error"] / check[f"{part}_tolerance"])
+        float(check[f"{part}_error"] and check[f"{part}_error"] / check[f"{part}_tolerance"])
         for check in proof
         for part in ("loss", "update", "state")
         if check.get(f"{part}_error") is not None

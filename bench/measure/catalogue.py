@@ -63,9 +63,8 @@ def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
     for text in paths:
         path = Path(text)
         if not path.is_file():
-            is_folder = text and path.is_dir()
             no_file = f"there is no file {text or repr(text)}"
-            faults.append(f"{text} is a folder" if is_folder else no_file)
+            faults.append(f"{text} is a folder" if text and path.is_dir() else no_file)
         elif path.suffix != ".py" or not path.stem.isidentifier():
             faults.append(f"{text} is not named like a Python module, NAME.py")
         elif path.stem in taken:

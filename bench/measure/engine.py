@@ -119,7 +119,7 @@ class Engine:
                         self._contents.sources(Cell(block, name))
                 failures = 0
                 for block, arms in self.schedule.launches(selected):
-                    own = programs / files.file_name(block.name)
+                    own = programs / files.digest(block.name.encode())
                     statuses = self._launch(block, arms, own, monitor)
                     failures += sum(status in FAILURES for status in statuses)
                     if 0 < most_failures <= failures:

@@ -96,7 +96,10 @@ class Contents:
         base = self._bases.get(name)
         if base is None:
             return read_files(Path(self._entries[name]["path"]))
-        return read_files(Path(base["path"]), roots=[_counterpart(r, base) for r in _roots()])
+        # As bench.worker.file_loader does, import from the base's worktree.
+        own, there = Path(base["repository"]), Path(base["worktree"])
+        roots = [there / r.relative_to(own) if r.is_relative_to(own) else r for r in _roots()]
+        return read_files(Path(base["path"]), roots=roots)
 
 
 def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
@@ -149,14 +152,6 @@ def _roots() -> list[Path]:
         # Packages are also installed by `pip install --target`.
         if one == ROOT or not (_INSTALLED & set(one.parts) or any(one.glob("*.dist-info")))
     ]
-
-
-def _counterpart(root: Path, base: BaseFile) -> Path:
-    """Map a folder of the repository to the base's worktree, as bench.worker.file_loader does."""
-    repository = Path(base["repository"])
-    if not root.is_relative_to(repository):
-        return root
-    return Path(base["worktree"]) / root.relative_to(repository)
 
 
 def _read(path: Path) -> bytes:

@@ -70,18 +70,13 @@ History = Mapping[Kind, LaunchTimes]
 
 
 def read_history(catalogue: Catalogue, reports: Path) -> History:
-    """Read the newest stored runs of this machine."""
-    found: History = {}
+    """Average the launches of each kind in the newest stored runs of this machine."""
+    found: dict[Kind, LaunchTimes] = {}
     for run in runs_here(catalogue, reports):
         with contextlib.suppress(KeyError):  # a run without these makes the estimate rougher
-            found = {**_times_of(run), **found}  # newer runs win
+            for kind, each in grouped(_launches(run)).items():  # newer runs win
+                found.setdefault(kind, LaunchTimes(*map(fmean, zip(*each, strict=True))))
     return found
-
-
-def _times_of(run: store.Run) -> History:
-    """Average the launches of each kind."""
-    launches = grouped(_launches(run)).items()
-    return {kind: LaunchTimes(*map(fmean, zip(*each, strict=True))) for kind, each in launches}
 
 
 def _launches(run: store.Run) -> Iterator[tuple[Kind, LaunchTimes]]:

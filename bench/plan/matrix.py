@@ -66,7 +66,7 @@ class Plan:
     @property
     def modes(self) -> list[str]:
         """Modes in which every implementation's state is saved."""
-        return [*self._phase("checkpoint").get("modes", [])]
+        return [*self.worker["phases"].get("checkpoint", {}).get("modes", [])]
 
     def baseline_of(self, arms: Sequence[str]) -> str:
         """Return the planned baseline if these arms include it; else the first exact one."""
@@ -74,12 +74,10 @@ class Plan:
             return self.baseline
         return min(arms, key=lambda arm: arm in self.approximate)
 
-    def _phase(self, name: str) -> dict[str, Any]:
-        return self.worker["phases"].get(name, {})
-
     @property
     def config(self) -> dict[str, object]:
         """The resolved options, as the manifest stores them."""
+        phases = self.worker["phases"]
         apart = {*FilePaths.__annotations__, "base_files", "phases"}  # paths reveal folders
         kept = ("scaling", "baseline", "launches", "margin", "margin_reason", "process_spread")
         return {
@@ -94,8 +92,8 @@ class Plan:
             "budget": self.budget_s,
             "target_ci": self.target_ci,
             "checkpoints": self.modes,
-            "profile_steps": self._phase("trace").get("steps", 0),
-            "train_steps": self._phase("train").get("steps", 0),
+            "profile_steps": phases.get("trace", {}).get("steps", 0),
+            "train_steps": phases.get("train", {}).get("steps", 0),
             "timeout": self.timeout_s,
             "silence": self.silence_s,
         }

@@ -60,11 +60,6 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def file_name(text: str) -> str:
-    """Replace characters that are unsafe in a file name, such as slashes, by underscores."""
-    return re.sub(r"[^\w.=-]", "_", text)
-
-
 def digest(content: bytes, digits: int = 16) -> str:
     """Return the first hexadecimal digits of the SHA-256 hash of some content."""
     return hashlib.sha256(content).hexdigest()[:digits]

@@ -167,7 +167,9 @@ def add_launch(
     folder = directory / LAUNCHES
     folder.mkdir(exist_ok=True)
     number = max((_number(path) for path in _launch_files(directory)), default=0) + 1
-    name = f"{number:04}_{files.file_name(blocks[0]['block'])}_launch{blocks[0]['launch'] + 1}"
+    # The number tells the files apart, so that a long name may be cut to what file systems take.
+    block = re.sub(r"[^\w.=-]", "_", blocks[0]["block"]).encode()[:200].decode(errors="ignore")
+    name = f"{number:04}_{block}_launch{blocks[0]['launch'] + 1}"
     files.write(folder / f"{name}.jsonl", text + b"{" + files.checksum(text), durable=True)
 
 

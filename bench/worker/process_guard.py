@@ -239,6 +239,19 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 """Getter and setter of each setting that is not an option of jax, by its name in messages."""
 
 
+def _reopen_streams(stderr: int) -> None:
+    """Reopen output streams that are closed or gone, with their descriptors, of a copy's file."""
+    for number in (1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(stderr, number)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name, None)
+        if stream is None or getattr(stream, "closed", False):
+            setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
+
+
 class ProcessSettings:
     """A snapshot of the settings, taken before any implementation is loaded."""
 
@@ -246,6 +259,7 @@ class ProcessSettings:
         self._config: dict[str, Any] = dict(jax.config.values)
         self._environment = dict(os.environ)
         self._filters = list(warnings.filters)
+        self._stderr = os.dup(2)
         self._settings = {name: read() for name, (read, _) in _SETTINGS.items()}
         self._entered: list[Any] = []
         """Contexts that override those that files have left open, which jax cannot close otherwise.
@@ -259,10 +273,7 @@ class ProcessSettings:
         neither is reported, because it affects no times.
         """
         faulthandler.cancel_dump_traceback_later()  # it could end the process in another's turn
-        for name in ("stdout", "stderr"):
-            stream = getattr(sys, name, None)
-            if stream is None or getattr(stream, "closed", False):
-                setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
+        _reopen_streams(self._stderr)
         if [*map(id, warnings.filters)] != [*map(id, self._filters)]:
             warnings.resetwarnings()  # also forgets which warnings have been shown
             warnings.filters = [*self._filters]

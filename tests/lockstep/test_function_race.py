@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -217,7 +218,9 @@ SMALL = {"w": jnp.ones(4), "key": jax.random.key(2), "count": jnp.zeros((), jnp.
         (lambda s, x: (list(s.values()), x), r"of another structure; .* state\['count'\]"),
         (lambda s, x: ({**s, "more": x}, x), r"of another structure; .* state\['more'\]"),
         (lambda s, x: (s, 2 * x), "the loss of the first step differs"),
+        (lambda s, x: ({**s, "w": s["w"][:2]}, x), r"of another structure; .* state\['w'\]"),
         (lambda s, x: (s, jnp.stack([x, x])), r"the loss has shape \(2,\)"),
+        (lambda s, x: (s, x + 0j), "the loss is of dtype complex64; it must be a real number"),
         (lambda s, x: ({**s, "w": s["w"] * jnp.nan}, x), "not finite"),
         (lambda s, x: (s, float(x)), "not a jax.Array"),
         (
@@ -352,6 +355,26 @@ def test_infinities_of_a_state_may_stay_and_have_to_be_where_the_reference_has_t
         twist = lambda state, n=name, w=wrong: {**state, n: jnp.asarray(w, "f4")}  # noqa: E731
         with pytest.raises(WrongStepError, match=rf"the update of state\['{name}'\]"):
             agreement.check(trace(made(twist), start, jnp.arange(4.0))[0])
+
+
+def test_numbers_that_xla_flushes_to_zero_are_equal():
+    tiny = jnp.full(4, 1e-39)
+    agreement = Agreement(lambda s, _: (0 * s, jnp.ones(())), tiny, None, "fp32")
+    agreement.check(trace(lambda s, _: (np.asarray(s) / 2, jnp.ones(())), tiny, None)[0])
+    with pytest.raises(WrongStepError, match="the update of state differs"):
+        agreement.check(trace(lambda s, _: (s + 1e-30, jnp.ones(())), tiny, None)[0])
+
+
+def test_equal_steps_are_raced_without_any_tolerance():
+    step = jax.jit(small_step)
+    more = {**QUICK, "rounds": 2, "loss_tolerance": 0, "update_tolerance": 0}
+    found = lockstep.compare({"a": step, "b": step}, SMALL, jnp.arange(4.0), **more)
+    assert found.cells["status"].tolist() == ["ok", "ok"]
+    agreement = Agreement(small_step, SMALL, jnp.arange(4.0), "fp32", 0.0, 0.0)
+    agreement.check(agreement.truth)
+    other = trace(lambda s, b: small_step({**s, "w": s["w"] * 1.5}, b), SMALL, agreement.batch)[0]
+    with pytest.raises(WrongStepError, match=r"the update of state\['w'\].* \(allowed: 0 %\)"):
+        agreement.check(replace(other, losses=agreement.truth.losses))
 
 
 def test_a_state_in_8_bits_is_compared():

@@ -75,6 +75,14 @@ def test_a_launch_that_was_half_written_is_no_launch(tmp_path: Path) -> None:
     assert again.damaged == []
 
 
+def test_a_launch_of_a_block_with_a_long_name_is_stored(tmp_path: Path) -> None:
+    directory = store.create(tmp_path, synthetic.manifest(PLAN))
+    block, *_ = _other()
+    samples, cells, row = synthetic.attempt(PLAN, block, 0, "all", ["jit_spmd"])
+    store.add_launch(directory, samples, cells, [row | {"block": "ß日本" * 80}])
+    assert [row["block"] for row in store.load(directory).block_rows] == ["ß日本" * 80]
+
+
 def test_attempts_of_a_launch_count_together(tmp_path: Path) -> None:
     plan = replace(PLAN, devices=(1,), alone=frozenset({"nnx_jit"}))
     run = store.load(synthetic.write(tmp_path, plan))

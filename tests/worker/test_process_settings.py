@@ -186,5 +186,13 @@ def test_closed_streams_are_opened_again(monkeypatch):
     assert sys.stdout.write("") == sys.stderr.write("") == 0
     sys.stderr = None
     del sys.stdout
-    assert settings.put_back() == set()
+    kept = [os.dup(number) for number in (1, 2)]
+    try:
+        os.closerange(1, 3)
+        assert settings.put_back() == set()
+        assert os.fstat(1).st_ino == os.fstat(2).st_ino == os.fstat(kept[1]).st_ino
+    finally:
+        for number, copy in enumerate(kept, 1):
+            os.dup2(copy, number)
+            os.close(copy)
     assert sys.stdout.write("") == sys.stderr.write("") == 0

@@ -348,7 +348,7 @@ def build(problem, mesh):
 
 
 SPOILER = """
-import dataclasses, sys, traceback
+import dataclasses, os, sys, traceback
 import jax
 from implementations import jit_spmd
 from implementations.jit_spmd import why_unsupported
@@ -369,7 +369,7 @@ def build(problem, mesh):
     [
         ("jax.clear_caches()", "it clears jax's caches"),
         ("jax.monitoring.clear_event_listeners()", "it removes the listeners"),
-        ("sys.stdout.close(); sys.stderr.close()", ""),
+        ("sys.stdout.close(); sys.stderr.close(); os.closerange(1, 3)", ""),
         ("sys.stdout = sys.stderr = None; sys.stdin.close()", ""),
     ],
 )

@@ -213,8 +213,6 @@ def take_step(train_step: TrainStep, state: Any, batch: Batch) -> tuple[Any, jax
         check_placed(batch, placed)
     state, loss = state_and_loss(train_step.step(state, placed))
     check_waitable(state, loss)
-    if loss.shape:
-        raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
     return state, loss
 
 
@@ -231,13 +229,17 @@ def check_placed(batch: Batch, placed: Any) -> None:
 def check_waitable(state: Any, loss: Any) -> None:
     """Raise WrongStepError if something that a step returns cannot be waited for.
 
-    The loss must be a jax.Array. A leaf of the state that is neither an array nor a number or text
-    could hide work.
+    The loss must be a jax.Array of one real number. A leaf of the state that is neither an array
+    nor a number or text could hide work.
     """
     if not isinstance(loss, jax.Array):
         raise WrongStepError(
             f"the loss is a {type(loss).__name__}, not a jax.Array: return it without converting it"
         )
+    if loss.shape:
+        raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
+    if jnp.iscomplexobj(loss):
+        raise WrongStepError(f"the loss is of dtype {loss.dtype}; it must be a real number")
     for path, leaf in leaves_by_path(state).items():
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex | str):
             raise WrongStepError(
