@@ -40,6 +40,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     batch_sharding = create_data_parallel_sharding(mesh, "data")
     devices = mesh.shape["data"]
     flat_params, _ = ravel_pytree(params)
+    dtype = flat_params.dtype
     part = -(-flat_params.size // devices)  # elements that each device adds up
     pad = part * devices - flat_params.size
 
@@ -51,7 +52,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         return bits, exact - kept
 
     def values(bits: jax.Array) -> jax.Array:
-        return jax.lax.bitcast_convert_type(bits, jnp.bfloat16).astype(flat_params.dtype)
+        return jax.lax.bitcast_convert_type(bits, jnp.bfloat16).astype(dtype)
 
     def mean(grads: Any, errors: Any) -> tuple[Any, Any]:
         """Average gradients over the devices; `errors` are the last step's rounding errors."""
@@ -60,31 +61,24 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         sent, own_error = rounded(own + errors["own"])
         received = jax.lax.all_to_all(sent, "data", split_axis=0, concat_axis=0)
         sent, mean_error = rounded(values(received).mean(0) + errors["mean"])
-        means = values(jax.lax.all_gather(sent, "data"))
+        means = values(jax.lax.all_gather(sent, "data", to="invarying"))
         errors = {"own": own_error, "mean": mean_error}
         return unravel(means.ravel()[: flat.size]), errors
 
     specs = (P(), P(), P("data"))
 
-    # all_gather's results are equal on all devices, but check_vma types them as varying.
     @partial(jax.jit, donate_argnums=0)
-    @partial(
-        jax.shard_map,
-        mesh=mesh,
-        in_specs=(specs, P("data")),
-        out_specs=(specs, P()),
-        check_vma=False,
-    )
+    @partial(jax.shard_map, mesh=mesh, in_specs=(specs, P("data")), out_specs=(specs, P()))
     def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state, errors = state
         value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn))
-        loss, grads = value_and_grad(params, batch)
+        loss, grads = value_and_grad(jax.lax.pcast(params, "data", to="varying"), batch)
         grads, errors = mean(grads, errors)
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         params = optax.apply_updates(params, updates)
         return (params, opt_state, errors), jax.lax.pmean(loss, "data")
 
-    zeros = partial(jnp.zeros, dtype=flat_params.dtype)
+    zeros = partial(jnp.zeros, dtype=dtype)
     errors = {"own": zeros((devices * devices, part)), "mean": zeros(devices * part)}
     state = params, problem.optimizer.init(params), errors
     return TrainStep(

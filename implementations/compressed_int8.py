@@ -61,25 +61,18 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         sent, own_error = quantized(own + errors["own"])
         integers, scales = jax.lax.all_to_all(sent, "data", split_axis=0, concat_axis=0)
         sent, mean_error = quantized((integers * scales).mean(0) + errors["mean"])
-        integers, scales = jax.lax.all_gather(sent, "data")
+        integers, scales = jax.lax.all_gather(sent, "data", to="invarying")
         errors = {"own": own_error, "mean": mean_error}
         return unravel((integers * scales).ravel()[: flat.size]), errors
 
     specs = (P(), P(), P("data"))
 
-    # all_gather's results are equal on all devices, but check_vma types them as varying.
     @partial(jax.jit, donate_argnums=0)
-    @partial(
-        jax.shard_map,
-        mesh=mesh,
-        in_specs=(specs, P("data")),
-        out_specs=(specs, P()),
-        check_vma=False,
-    )
+    @partial(jax.shard_map, mesh=mesh, in_specs=(specs, P("data")), out_specs=(specs, P()))
     def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state, errors = state
         value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn))
-        loss, grads = value_and_grad(params, batch)
+        loss, grads = value_and_grad(jax.lax.pcast(params, "data", to="varying"), batch)
         grads, errors = mean(grads, errors)
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         params = optax.apply_updates(params, updates)

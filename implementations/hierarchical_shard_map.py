@@ -53,15 +53,14 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         padded = jnp.pad(flat, (0, -flat.size % mesh.shape[inner]))
         part = jax.lax.psum_scatter(padded, inner, tiled=True)
         part = jax.lax.psum(part, outer) if outer else part
-        return unravel(jax.lax.all_gather(part, inner, tiled=True)[: flat.size])
+        return unravel(jax.lax.all_gather(part, inner, tiled=True, to="invarying")[: flat.size])
 
-    # all_gather's results are equal on all devices, but check_vma types them as varying.
     @partial(jax.jit, donate_argnums=0)
-    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(axes)), out_specs=P(), check_vma=False)
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(axes)), out_specs=P())
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
         value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
-        loss, grads = total(value_and_grad(params, batch))
+        loss, grads = total(value_and_grad(jax.lax.pcast(params, axes, to="varying"), batch))
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), loss
 

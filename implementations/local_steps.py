@@ -59,7 +59,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
     specs = (P(), P(), P("data"), P())
 
-    # Under check_vma, the results of both branches would have to vary over the same axes.
+    # Under check_vma, clipping would take each device's own gradients for shards of one.
     @partial(jax.jit, donate_argnums=0)
     @partial(
         jax.shard_map,

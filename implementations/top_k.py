@@ -58,7 +58,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
     specs = (P(), P("data"), P("data"))
 
-    # all_gather's results are equal on all devices, but check_vma types them as varying.
+    # Under check_vma, clipping would take each device's own gradients for shards of one.
     @partial(jax.jit, donate_argnums=0)
     @partial(
         jax.shard_map,

@@ -501,3 +501,25 @@ def test_reference_function_rejects_bad_shards(shards, message):
     x, y = np.zeros((4, 3), "f"), np.zeros((4, 1), "f")
     with pytest.raises(ValueError, match=message):
         distributed_train_step(0, x, y, shards, 0.1)
+
+
+def test_shard_map_checks_replication_unless_each_device_updates_by_its_own_gradients():
+    paths = implementation_files([])
+    unchecked = {name for name, path in paths.items() if "check_vma=False" in path.read_text()}
+    assert unchecked == {"top_k", "local_steps"}
+
+
+def test_a_compressed_step_keeps_no_array_beside_its_state():
+    problem, mesh = block_of(case_of("compressed_bf16"))
+    step = IMPLEMENTATIONS["compressed_bf16"].build(problem, mesh)
+    (rounded,) = (
+        cell.cell_contents
+        for cell in inspect.unwrap(step.step).__closure__
+        if getattr(cell.cell_contents, "__name__", "") == "mean"
+    )
+    kept = [
+        cell.cell_contents
+        for function in [rounded, *(cell.cell_contents for cell in rounded.__closure__)]
+        for cell in getattr(function, "__closure__", None) or ()
+    ]
+    assert not any(isinstance(each, jax.Array) for each in kept)
