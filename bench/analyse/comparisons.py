@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, takewhile
+from math import comb
 from operator import itemgetter
 from typing import Any
 
@@ -17,7 +18,7 @@ from bench.analyse.ratio_intervals import Ratio, compare, log_intervals, ratios
 from bench.analyse.sample_rounds import Rounds
 from bench.analyse.standings import Standings, rank
 from bench.analyse.turn_details import input_waits, straggling
-from bench.analyse.verdicts import Claim, claim, pairs, same
+from bench.analyse.verdicts import Claim, claim, same
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
 from bench.records.cells import Block
 from bench.records.rows import Ceilings, Look
@@ -106,7 +107,7 @@ class Comparison:
     def claim_of(self, arm: str, other: str) -> Claim | None:
         """Return the claim about one of the arms against another; None without samples of both."""
         known = {arm: other} if {arm, other} <= {*self.arms} else {}
-        alpha = self.alpha / pairs(len(self.arms))
+        alpha = self.alpha / max(1, comb(len(self.arms), 2))
         return compare(self.rounds, known, alpha, self.margin, self.process).get(arm)
 
     def judged(self, arm: str, other: str, sharing: float) -> Claim:
@@ -122,7 +123,8 @@ class Comparison:
 
         NaN or infinite where `claim_of` has no ratio or no interval.
         """
-        every, alpha = [*combinations(self.arms, 2)], self.alpha / pairs(len(self.arms))
+        every = [*combinations(self.arms, 2)]
+        alpha = self.alpha / max(1, len(every))
         return every, log_intervals(self.rounds, every, alpha, self.process)
 
     @cached_property

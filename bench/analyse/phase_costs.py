@@ -46,7 +46,6 @@ def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[st
     }
 
 
-_ENDS = ("s", "least_s", "most_s")
 _NO_SAVE = SavedCheckpoint(blocking_s=[], total_s=[], steps_before_ns=[], steps_during_ns=[])
 
 
@@ -92,7 +91,7 @@ def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterato
 
 def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
     values = (median(seconds), min(seconds), max(seconds)) if seconds else (math.nan,) * 3
-    return {f"{name}_{end}": value for end, value in zip(_ENDS, values, strict=True)}
+    return dict(zip((f"{name}_s", f"{name}_least_s", f"{name}_most_s"), values, strict=True))
 
 
 PARTS = {"local": "communication", "no-update": "update", "forward": "after_loss"}

@@ -87,11 +87,6 @@ def claim(ratio: Ratio, alpha: float, margin: float, *, same: bool = False) -> C
     return Claim(ratio, verdict, needed)
 
 
-def pairs(arms: int) -> int:
-    """Return the number of pairs of `arms` arms; at least 1."""
-    return max(1, arms * (arms - 1) // 2)
-
-
 def launches_to_decide(ratio: Ratio, verdict: Verdict, margin: float = MARGIN) -> float:
     """Estimate how many times the launches so far would decide an undecided ratio.
 

@@ -287,6 +287,6 @@ class Schedule:
             if state.looks and opponents and more:
                 claims, settled = self.compared(block, state.samples, opponents, state.looks)
                 for arm, claim in claims.items():
-                    if claim.ratio.error and arm not in settled:
-                        widths[block] = max(widths.get(block, 0.0), claim.ratio.error)
+                    if claim.ratio.paired and arm not in settled:
+                        widths[block] = max(widths.get(block, 0.0), claim.ratio.half_width())
         return max(widths, key=lambda block: widths[block], default=None)

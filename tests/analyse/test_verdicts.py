@@ -12,7 +12,7 @@ from bench.analyse.comparisons import alpha_of
 from bench.analyse.process_spread import PROCESS
 from bench.analyse.ratio_intervals import Ratio, compare, estimate
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.verdicts import claim, decide, launches_to_decide, pairs
+from bench.analyse.verdicts import claim, decide, launches_to_decide
 from bench.records.messages import is_look
 from bench.records.rows import Look
 
@@ -51,10 +51,6 @@ def test_the_margin_is_the_same_either_way() -> None:
 
 def test_looks_double() -> None:
     assert [rounds for rounds in range(300) if is_look(rounds)] == [16, 32, 64, 128, 256]
-
-
-def test_pairs() -> None:
-    assert [pairs(arms) for arms in (0, 1, 2, 3, 7)] == [1, 1, 1, 3, 21]
 
 
 def measure(rng: np.random.Generator, effect: float, launches: int, noise: float) -> list[str]:

@@ -116,6 +116,14 @@ def test_a_budget_pays_for_no_launch_that_is_longer_or_one_too_many() -> None:
     assert made._widest([block], 10.0) is None
 
 
+def test_a_block_with_too_few_rounds_for_an_interval_gets_more_launches() -> None:
+    made = schedule(target_ci="10", rounds="3", launches="1")
+    block = made.plan.blocks[0]
+    _, claims = LaunchLooks(made, block).finish(rows(0, 3, TRUTH), 0)
+    assert {claim.ratio.shown for claim in claims.values()} == {None}
+    assert made._widest([block], math.inf) == block
+
+
 def test_a_budget_pays_for_a_launch_whose_first_has_trained() -> None:
     """Later launches do not train, so they cost less than the first."""
     made = schedule(margin="2", budget="600")
