@@ -1,6 +1,7 @@
 """Setup of a run: from options to an engine, with all checks before it starts."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     plan, catalogue = with_versions(plan, catalogue, install=measures)
     bases = None
     if options.base_revision is not None:
-        find = find_versions if is_requirement(options.base_revision) else find_bases
+        versions = partial(find_versions, install=measures)
+        find = versions if is_requirement(options.base_revision) else find_bases
         bases = find(options, catalogue, plan.implementations)
         plan = bases.reduced(plan)
         if isinstance(bases, VersionBases):

@@ -85,7 +85,7 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
         parts = files.digest(done.stdout.encode() + content + own_root)
         name = f"jax-{known['jax']}-python-{version}-{parts}"
         folder = user_cache_path("lockstep-environments") / name
-        own = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+        own = folder / "bin" / "python"
         if install and not (folder / _READY).exists():
             with files.locked(folder.with_name(f"{name}.lock")):
                 if not (folder / _READY).exists():  # another process may have made it meanwhile
@@ -248,7 +248,9 @@ class VersionBases(Bases):
         return super().record() | {"versions": self.environment.versions}
 
 
-def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> VersionBases:
+def find_versions(
+    options: Options, catalogue: Catalogue, selected: Sequence[str], *, install: bool
+) -> VersionBases:
     """Make the environment of a gate of the selected implementations, or raise BadInput."""
     requirement = options.base_revision or ""
     origins = {
@@ -259,4 +261,5 @@ def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str
     if not origins:
         why = "all steps are approximate or in other frameworks"
         raise BadInput([f"there is nothing to compare: {why}"])
-    return VersionBases(requirement, origins, {}, (), (), environment=make_environment(requirement))
+    environment = make_environment(requirement, install=install)
+    return VersionBases(requirement, origins, {}, (), (), environment=environment)

@@ -14,6 +14,7 @@ from bench.records.host import host_id
 from bench.records.messages import Job, LookEvent, is_look
 from bench.records.numbers import count
 from bench.records.rows import InputWait, SampleRow, Turn
+from bench.records.statuses import Status
 from bench.records.step_programs import identity
 from bench.worker import process_exchange
 from bench.worker.ablated_arms import ablated_arm
@@ -132,8 +133,13 @@ class BlockRounds:
                 with remembered_programs(session.programs / baseline):
                     return warm_arm(TWIN, step, step.state, session.problem, proved=True)
 
+        def report(status: Status, reason: str) -> None:
+            # Processes in which it does not fail may wait for this one in a collective.
+            if status not in {"oom", "wrong"}:
+                session.fail(baseline, status, reason)
+
         try:
-            twin = in_all_processes(make)
+            twin = in_all_processes(make, report)
         except EndedError as error:
             if error.status not in {"oom", "wrong"}:
                 raise

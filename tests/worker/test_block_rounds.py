@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 from bench.records.arms import TWIN
+from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds
+from bench.worker.process_exchange import EndedError
 from bench.worker.time.clock import Arm
 
 
@@ -50,3 +52,26 @@ def test_a_stronger_reason_is_kept() -> None:
     rounds = rounds_of(["base", "other"], {"other": why}, failed)
     assert rounds.withdraw({"other": 1}, 1.0) == {"other"}
     assert failed == {"other": f"wrong: {why}"}
+
+
+def test_a_twin_that_fails_in_one_process_says_so_before_it_waits_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may wait for this process in a collective, until the supervisor ends them."""
+    failed: dict[str, str] = {}
+    rounds = rounds_of(["base", "other"], {}, failed)
+
+    def make(_name: str) -> None:
+        raise RuntimeError("no")
+
+    def exchange(value: object) -> list[object]:
+        assert failed == {
+            "base": f"crashed: RuntimeError: no ({__name__.split('.')[-1]}.py:{line})"
+        }
+        return [value, None]
+
+    line = make.__code__.co_firstlineno + 1
+    rounds.session.modules_of = make
+    monkeypatch.setattr(process_exchange, "_exchange", exchange)
+    with pytest.raises(EndedError, match="no"):
+        rounds.add_twin()

@@ -245,7 +245,8 @@ class Leader(Hosts):
                 unknown = isinstance(error, socket.gaierror)
                 if not unknown or time.monotonic() > began + _PATIENCE_S:
                     where = f"rank 0 cannot listen at {self.config.coordinator}"
-                    raise ClusterError(f"{where}: {error.strerror}") from error
+                    why = str(error.strerror).partition(" (while")[0]  # it repeats the address
+                    raise ClusterError(f"{where}: {why}") from error
             time.sleep(0.5)
 
     def _admit(self, accepted: socket.socket, token: bytes) -> None:
@@ -289,10 +290,14 @@ class Leader(Hosts):
             answer = link.ask({"hash": paths})
             for path in paths:
                 who, theirs = f"rank {rank}, on host {answer['host']}", answer["hashes"][path]
-                names = sorted(name for name, _ in theirs.items() ^ ours[path].items())
-                if names:
-                    what = f"has another {path} than rank 0" if theirs else f"cannot read {path}"
-                    faults.append(f"{who}, {what} ({names[0]})")
+                both = theirs.keys() & ours[path].keys()
+                changed = sorted(name for name in both if theirs[name] != ours[path][name])
+                names = [*changed, *sorted(theirs.keys() ^ ours[path].keys())]
+                if not theirs:
+                    faults.append(f"{who}, cannot read {path}")
+                elif names:  # files that only one of them imports come last
+                    of = "" if names[0] == Path(path).name else f"{names[0]}, which is imported by "
+                    faults.append(f"{who}, has another {of}{path} than rank 0")
         if faults:
             raise ClusterError("the processes have different files: " + "; ".join(faults))
 

@@ -164,6 +164,7 @@ def _place(error: BaseException) -> str:
         (Path(frame.filename), frame.lineno, frame.line)
         for frame in traceback.extract_tb(error.__traceback__)
         if not {ROOT / "bench", ROOT / "lockstep"} & {*Path(frame.filename).parents}
+        and not frame.filename.startswith("<frozen")  # Python's own, of imports
     ]
     stdlib, packages = Path(sysconfig.get_path("stdlib")), {"site-packages", "dist-packages"}
     own = [f for f in frames if stdlib not in f[0].parents and not packages & {*f[0].parts}]
