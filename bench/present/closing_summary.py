@@ -87,9 +87,8 @@ def _failures(cells: Sequence[Row]) -> Iterator[RenderableType]:
             line.append(f" and {numbers.count(len(others), 'more cell')}")
         yield line
         yield Padding(plain(shortened(row["reason"]), "dim"), (0, 0, 0, 2), expand=False)
-    if len(failed) > MOST:
-        more = numbers.count(len(failed) - MOST, "more reason")
-        yield Text(f"\nand {more} in the report", style="dim")
+    if (left := len(failed) - MOST) > 0:
+        yield Text(f"\nand {numbers.count(left, 'more reason')} in the report", style="dim")
 
 
 def next_steps(found: Tables, run: Run) -> Iterator[str]:

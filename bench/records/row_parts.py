@@ -29,11 +29,9 @@ class ProofCheck(TypedDict):
     state_tolerance: NotRequired[float]
     batch: NotRequired[int]
     """Global batch of the steps, if it is smaller than the block's because float64 did not fit."""
-    devices: NotRequired[int]
-    """Devices over which the reference's parameters were sharded. Absent, like `parts`, if the
-    reference computed the whole batch at once on one device."""
     parts: NotRequired[int]
-    """Parts of the batch that the reference computed one after another."""
+    """Parts of the batch that the reference computed one after another, its parameters perhaps
+    sharded; absent if it computed the whole batch at once on one device."""
 
 
 class StatisticalCheck(TypedDict):

@@ -240,7 +240,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 
 
 def _reopen_streams(stderr: int) -> None:
-    """Reopen output streams that are closed or gone, with their descriptors, of a copy's file."""
+    """Reopen closed output streams and descriptors; `stderr` is a copy of descriptor 2."""
     for number in (1, 2):
         try:
             os.fstat(number)

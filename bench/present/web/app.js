@@ -9,7 +9,7 @@ function drawGroup(id) {
   byId(id).hidden = false; // A hidden one has no width.
   // Keep the content below in place until the new charts are drawn.
   target.style.minHeight = `${target.offsetHeight}px`;
-  clear(target);
+  for (const { view } of target.querySelectorAll(".chart")) view?.finalize();
   const apart = !byId(id).closest("#explore"); // from what the choices above the charts affect
   const all = button("Show all", () => narrow({ mesh: "", batch: "", off: "" }));
   const none = [nothing("Nothing matches the choices above. ", all)];
@@ -86,12 +86,6 @@ function follow(event) {
   event.preventDefault();
   const [section, query] = link.hash.slice(1).split("?");
   visit(section, Object.fromEntries(new URLSearchParams(query)));
-}
-
-/* Show the cell of a mark that was clicked, if it has one. */
-function openCell(cell) {
-  tip.hidden = true;
-  if (cell) visit("cell", { cell: cell.full });
 }
 
 /* Go to a section after some choices have changed. */

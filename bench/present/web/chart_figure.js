@@ -15,7 +15,11 @@ async function embed(target, spec) {
   target.view = view;
   view.addEventListener("pointermove", (event, item) => peek(event, item));
   view.addEventListener("pointerout", (event) => peek(event, null));
-  view.addEventListener("click", (_event, item) => openCell(CELLS[item?.datum?.cell]));
+  view.addEventListener("click", (_event, item) => {
+    tip.hidden = true;
+    const cell = CELLS[item?.datum?.cell]; // a mark may have none
+    if (cell) visit("cell", { cell: cell.full });
+  });
 }
 
 /*
@@ -58,11 +62,6 @@ function drawLater(target, drawing) {
     .finally(() => embedding.delete(ended));
   embedding.add(ended);
   return target;
-}
-
-/* Release the charts within an element before others replace them. */
-function clear(target) {
-  for (const { view } of target.querySelectorAll(".chart")) view?.finalize();
 }
 
 const widthOf = (group) => group.clientWidth || 900;

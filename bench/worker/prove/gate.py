@@ -339,7 +339,7 @@ class Gate:
             update_tolerance=update_tolerance,
         )
         if self.division != (1, 1):
-            check["devices"], check["parts"] = self.division
+            check["parts"] = self.division.parts
         wrong_state = ""
         if truth.states[0]:
             check["state_error"] = self.state_error(ours, truth)
