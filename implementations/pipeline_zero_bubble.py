@@ -107,5 +107,4 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         return done["loss"], (done["d_ends"], done["d_blocks"])
 
     bubble = (stages - 1) / (3 * microbatches + stages - 1)
-    taken = 1 / 3  # a stage runs one of three passes in each slot
-    return pipelines.pipeline_step(problem, mesh, loss_and_gradients, bubble=bubble, taken=taken)
+    return pipelines.pipeline_step(problem, mesh, loss_and_gradients, bubble=bubble, taken=1 / 3)

@@ -5,9 +5,9 @@ import re
 import signal
 from collections.abc import Iterable
 
-LINE = 1000
+HEAD, TAIL = 300, 200
 LINES = 30
-"""Limits on the characters of a line and on the lines of a text."""
+"""Characters kept of a long line, which may end with a diagnosis' numbers; lines of a text."""
 SHOWN = 500
 """Most characters of a reason that the terminal and the page show."""
 
@@ -33,8 +33,8 @@ def readable(text: str) -> str:
 
 
 def _line(line: str) -> str:
-    more = f"... ({len(line) - LINE} more characters)"
-    cut = line if len(line) <= LINE + len(more) else f"{line[:LINE]}{more}"
+    more = f"... ({len(line) - HEAD - TAIL} more characters) ..."
+    cut = line if len(line) <= HEAD + TAIL + len(more) else f"{line[:HEAD]}{more}{line[-TAIL:]}"
     return "".join(
         c if c.isprintable() or c in _SPACES else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}"
         for c in cut

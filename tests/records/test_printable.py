@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.records import numbers
-from bench.records.printable import LINE, LINES, SHOWN, closest, readable, shortened
+from bench.records.printable import HEAD, LINES, SHOWN, TAIL, closest, readable, shortened
 
 
 def test_plain_text_stays() -> None:
@@ -33,8 +33,9 @@ def test_a_reason_is_shown_in_so_many_characters() -> None:
 
 
 def test_long_lines_and_many_lines_are_cut() -> None:
-    assert readable("x" * (LINE + 50)) == "x" * LINE + "... (50 more characters)"
-    longer = "x" * (LINE + 24)
+    line = "x" * HEAD + "-" * 50 + "z" * TAIL
+    assert readable(line) == "x" * HEAD + "... (50 more characters) ..." + "z" * TAIL
+    longer = "x" * (HEAD + TAIL + 28)
     assert readable(longer) == longer, "a cut would save nothing"
     lines = readable("\n".join("y" * (LINES + 2))).splitlines()
     assert lines == ["y"] * LINES + ["... (2 more lines)"]
