@@ -11,9 +11,9 @@ function drawGroup(id) {
   target.style.minHeight = `${target.offsetHeight}px`;
   for (const { view } of target.querySelectorAll(".chart")) view?.finalize();
   const apart = !byId(id).closest("#explore"); // from what the choices above the charts affect
-  const all = button("Show all", () => narrow({ mesh: "", batch: "", off: "" }));
-  const none = [nothing("Nothing matches the choices above. ", all)];
-  const shown = apart || selection().length ? GROUPS[id](target) : none;
+  const all = () => narrow({ mesh: "", batch: "", off: "" });
+  const none = () => [nothing("Nothing matches the choices above. ", button("Show all", all))];
+  const shown = apart || selection().length ? GROUPS[id](target) : none();
   const focused = target.contains(document.activeElement) && document.activeElement.id;
   target.replaceChildren(...(shown ?? []).filter(Boolean));
   reveal(id, shown);
