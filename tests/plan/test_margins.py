@@ -46,7 +46,9 @@ def test_a_run_on_this_machine_shows_it(tmp_path: Path, noise: float, expected: 
     shown = re.search(r"varies by ([\d.]+)\s% between", reason)
     assert float(shown[1]) / 100 == pytest.approx(2**0.5 * noise, rel=0.25), "of two noisy times"
     if noise > 0.1:  # more than the largest margin
-        assert re.match(r"[\d.]+\s%; 1 launch of up to 48 rounds can resolve only [\d.]+\s% here, where", reason)
+        assert re.match(
+            r"[\d.]+\s%; 1 launch of up to 48 rounds can resolve only [\d.]+\s% here, where", reason
+        )
     else:
         said = f"{percent(margin)} is what 1 launch of up to 48 rounds can resolve here, where"
         assert reason.startswith(said)
