@@ -22,7 +22,7 @@ from bench.analyse import causes, cell_table, scaling_curves
 from bench.present import charts, placing_table, print_plots
 from bench.present.plots import kinds, vega_plot
 from bench.present.plots.vega_plot import Plot
-from bench.records import numbers, store
+from bench.records import files, numbers, store
 from bench.records.paths import ROOT
 
 if TYPE_CHECKING:
@@ -359,6 +359,14 @@ def test_a_plot_is_written_for_screens_and_papers(drawn: Figures, tmp_path: Path
     dataclasses.replace(other, slug=plot.slug).write(tmp_path)
     assert paper.read_bytes().startswith(b"%PDF-")
     assert not paper.read_bytes().endswith(b"kept")
+
+
+def test_a_subject_with_a_long_name_has_plots_with_names_of_their_own(tmp_path: Path) -> None:
+    slugs = [f"ratios-{letter * 235}-base-fp32{end}" for letter in "wü" for end in ("", "-b8")]
+    plots = [vega_plot.compose(slug, {}, "title", "subtitle") for slug in slugs]
+    for plot in plots:
+        files.write(tmp_path / f"{plot.slug}.svg", plot.spec)
+    assert len({plot.slug for plot in plots}) == len(slugs)
 
 
 PICTURES = """

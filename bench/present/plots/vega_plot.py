@@ -34,6 +34,9 @@ WIDTH = 700
 LABELS = 190
 """Pixels beside panels for the names of implementations."""
 
+MOST_BYTES = 200
+"""Of a plot's slug: file systems allow 255 for a name, here with the suffixes of a draft."""
+
 _STYLE = Path(__file__).parents[1] / "templates" / "style.css"
 
 _CLIP = re.compile(r"\bclip\d+\b")
@@ -192,4 +195,8 @@ def compose(slug: str, spec: Mapping[str, Any], title: str | Sequence[str],
     config = _filled(SPECS["common"]["config"], given, {})
     whole = {**spec, "title": {"text": title, "subtitle": subtitle}, "config": config}
     text = re.sub(r"var\(--([\w-]+)\)", lambda found: colours()[found[1]], json.dumps(whole))
+    name = slug.encode()
+    if len(name) > MOST_BYTES:  # a user's workload may have a long name
+        hashed = files.digest(name)
+        slug = f"{name[: MOST_BYTES - len(hashed) - 1].decode(errors='ignore')}-{hashed}"
     return Plot(slug, text)
