@@ -88,9 +88,16 @@ def show_programs(
     found = relation(*programs)
     console.print(plain(program_sentences.describe_relation(*cells, found)))
     a, b = (unpacked(program["operations"]) for program in programs)
-    if found not in EQUAL and (rows := [*program_sentences.shown(differences(a, b))]):
+    if found in EQUAL:
+        return
+    if rows := [*program_sentences.shown(differences(a, b))]:
         where = Column("Where", no_wrap=True)
         console.print(table(where, "Only in the first", "Only in the second", rows=rows))
+    elif found == "different":
+        console.print(
+            "Their operations are the same, so they differ in the order or connections of "
+            "operations, in constants, in donation, or in the devices of a process."
+        )
 
 
 def show_times(console: Console, cells: tuple[str, str], found: Tables) -> None:

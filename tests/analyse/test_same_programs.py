@@ -16,7 +16,7 @@ from bench.analyse.standings import rank
 from bench.commands.explain import explain
 from bench.present import bounds, caveats, program_sentences, sentences
 from bench.records import numbers, store
-from bench.records.step_programs import Operation, StepProgram
+from bench.records.step_programs import Operation, StepProgram, packed
 from tests import synthetic
 
 PLAN = synthetic.Plan(
@@ -179,7 +179,7 @@ def test_explain_tells_how_programs_relate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    synthetic.write(tmp_path / "reports", PLAN)
+    directory = synthetic.write(tmp_path / "reports", PLAN)
 
     def told(a: str, b: str) -> str:
         explain(f"{PLACE}/{a}", f"{PLACE}/{b}")
@@ -198,6 +198,9 @@ def test_explain_tells_how_programs_relate(
     assert "jit_spmd.py:7" in different
     assert "update.py:42" not in different
     assert "--profile records them" in different
+    synthetic.rewrite(directory, "cells", lambda row: row["program"].update(operations=packed([])))
+    assert "Their operations are the same, so they differ in" in told("other", "jit_spmd")
+    assert "Their operations" not in told("renamed", "jit_spmd")
     synthetic.write(tmp_path / "reports", replace(PLAN, traced=True), "traced")
     same = told("renamed", "jit_spmd")
     assert "proved to be the same" in same
