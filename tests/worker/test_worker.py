@@ -14,10 +14,11 @@ from statistics import median
 
 import pytest
 
-from bench.measure.environment import worker_environment
+from bench.measure.environment import child_environment, worker_environment
 from bench.records.arms import IN_PARTS, TWIN, WHOLE_BATCH
 from bench.records.mesh import MeshShape
 from bench.records.messages import UNFINISHED
+from bench.records.paths import module_command
 from bench.records.rows import Ceilings
 from bench.records.step_programs import expanded
 from bench.worker.block_session import BlockSession
@@ -673,7 +674,15 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
         "SIZES, DEFAULT_SIZE = {124: 1}, 124\ndef problem(): ...\n"
     )
     (tmp_path / "none.py").write_text("SIZES, DEFAULT_SIZE = {'a': 1}, 'a'\nproblem = None\n")
-    (tmp_path / "half.py").write_text('"""Half."""\ndef build(problem, mesh): ...\n')
+    # A project's own modules can be imported, but never in place of Lockstep's.
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("bench", "implementations"):
+        (project / f"{name}.py").write_text("raise RuntimeError('not of Lockstep')\n")
+    (project / "of_project.py").touch()
+    (tmp_path / "half.py").write_text(
+        '"""Half."""\nimport of_project\ndef build(problem, mesh): ...\n'
+    )
     (tmp_path / "vague.py").write_text(f"{RIGHT}approximate = True\n")
     request = {
         "implementation_paths": [
@@ -684,12 +693,13 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
         "fatal": {str(tmp_path / "deadly.py"): "it was killed"},
     }
     done = subprocess.run(
-        [sys.executable, "-m", "bench.worker.answer.available"],
+        module_command("bench.worker.answer.available"),
         input=json.dumps(request),
         capture_output=True,
         text=True,
         errors="replace",
-        cwd=ROOT,
+        cwd=project,
+        env=child_environment(),
         check=True,
     )
     *imported, answer = map(json.loads, done.stdout.splitlines())
