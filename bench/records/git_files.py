@@ -27,7 +27,7 @@ class RevisionError(Exception):
 def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
     """Return the output of a git command that runs in a folder, with these variables.
 
-    Raises RevisionError with the last line of git's errors, or the reason why git did not run.
+    Raises RevisionError with git's last error and advice, or the reason why git did not run.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
     try:
@@ -46,8 +46,8 @@ def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = Non
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RevisionError(str(error)) from error
     if done.returncode:
-        *_, last = done.stderr.strip().splitlines() or [f"git ended with {done.returncode}"]
-        raise RevisionError(last)
+        said = " ".join("".join(done.stderr.rpartition("fatal: ")[1:]).split())
+        raise RevisionError(said or f"git ended with {done.returncode}")
     return done.stdout
 
 

@@ -454,6 +454,13 @@ def test_a_shallow_clone_says_so(gate: Gate, tmp_path: Path) -> None:
         find_repository(tmp_path / "shallow", "HEAD~1")
 
 
+def test_a_repository_of_another_user_is_named_with_git_s_advice(gate: Gate, monkeypatch) -> None:
+    """As in a container; `not a git repository` would be untrue."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(RevisionError, match=r"dubious ownership .* safe\.directory"):
+        find_repository(gate.repository, "main")
+
+
 # Modules.
 
 
