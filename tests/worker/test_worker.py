@@ -156,10 +156,20 @@ def build(problem, mesh):
 """
 
 
-def run_worker(job, answers="[]\n"):
+WORKER = ("-m", "bench.worker")
+SHORT_OF_CEILINGS = """
+import runpy
+from bench.worker.time import ceilings
+ceilings.REPETITION_S, ceilings.PATIENCE, ceilings.cache_bytes = 1e-3, 1, lambda _: 1 << 20
+runpy.run_module("bench.worker", run_name="__main__")
+"""
+"""A worker whose ceilings take one second instead of seven."""
+
+
+def run_worker(job, answers="[]\n", program=WORKER):
     environment = worker_environment("cpu", 2)
     return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "bench.worker"],
+        [sys.executable, "-W", "error", *program],
         input=json.dumps(job) + "\n" + answers,
         capture_output=True,
         text=True,
@@ -183,7 +193,7 @@ def events(tmp_path_factory):
             "train": {"steps": 4},
         },
     }
-    done = run_worker(job)
+    done = run_worker(job, program=("-c", SHORT_OF_CEILINGS))
     assert done.returncode == 0, done.stderr
     assert "not json" in done.stderr, "what implementations print is kept apart"
     return [json.loads(line) for line in done.stdout.splitlines()], profiles
