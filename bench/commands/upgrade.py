@@ -75,8 +75,8 @@ def _releases(package: str, first: str, last: str) -> list[str]:
 def _compare(python: str, words: Sequence[str], base: str) -> int:
     """Compare with a version in a process of this Python; returns the exit code of `regress`."""
     # A checkout may be found only in the working directory; elsewhere, `bench.py` is the user's.
-    safe = [] if CHECKOUT else ["-P"]
-    command = [python, *safe, "-m", "bench", "upgrade", "--from", base, *words]
+    flags = ("-m",) if CHECKOUT else ("-P", "-m")
+    command = [python, *flags, "bench", "upgrade", "--from", base, *words]
     with termination_as_interrupt(), Guard(command) as child:
         try:
             child.code()

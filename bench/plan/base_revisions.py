@@ -45,7 +45,7 @@ def find_repository(folder: Path, revision: str) -> Repository:
     except RevisionError as error:
         installed = folder == ROOT / "implementations"
         own = "; name a file of your own with --implementation-path" if installed else ""
-        raise RevisionError(f"{folder} is not in a git repository that git reads{own} ({error})") from error
+        raise RevisionError(f"{folder}: git reads no repository there{own} ({error})") from error
     wanted = ("rev-parse", "--verify", "--end-of-options")
     try:
         base = git(root, *wanted, f"{revision}^{{commit}}").strip()

@@ -33,7 +33,7 @@ def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = Non
     try:
         done = subprocess.run(  # noqa: S603
             ["git", "-C", str(folder), *arguments],  # noqa: S607 (the git on the path is wanted)
-            env={**environment, "GIT_TERMINAL_PROMPT": "0", **(variables or {})},
+            env={**environment, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(variables or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -52,11 +52,14 @@ def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = Non
 
 
 def tracked_folders(parent: Path) -> set[str] | None:
-    """List the folders in `parent` that contain tracked files; None outside of git."""
-    with contextlib.suppress(RevisionError):
+    """List folders in `parent` with tracked files; None outside of git; may raise RevisionError."""
+    try:
         listed = git(parent, "ls-files", "-z").split("\0")
-        return {name.partition("/")[0] for name in listed if "/" in name}
-    return None
+    except RevisionError as error:
+        if "dubious ownership" in str(error):  # there is a repository, which git refuses to read
+            raise
+        return None
+    return {name.partition("/")[0] for name in listed if "/" in name}
 
 
 def shipped_implementations(root: Path = ROOT, *, checkout: bool = CHECKOUT) -> set[str]:

@@ -61,8 +61,7 @@ def compute(rows: list[Row], samples: pd.DataFrame, seconds: float, count: int =
     names = [step.name for step in STEPS]
     peers = [row for row in rows if row["kind"] == "peer" and row["program"] in names]
     own = samples[samples["block"].isin(names)]
-    found = equal_arms.trials(own, count, seconds=sorted({seconds, *SECONDS}))
-    found = found.assign(tool=LOCKSTEP)
+    found = equal_arms.trials(own, count, sorted({seconds, *SECONDS})).assign(tool=LOCKSTEP)
     timed = found["size"].str.endswith("pair")
     scaled = found["slowed"] == SCALED
     placed = scaled & (found["arms"] == 7) & (found["load"] != SEVERAL)
