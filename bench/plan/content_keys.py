@@ -143,9 +143,8 @@ def read_files(path: Path, *modules: str, roots: Sequence[Path] | None = None) -
 
 
 def _roots() -> list[Path]:
-    """Return the folders from which a worker imports, except installed packages."""
+    """Return the folders from which a worker imports, Lockstep's first, but no installed ones."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    # Lockstep's own packages come first: see `module_command`.
     folders = [ROOT, Path.cwd(), *(Path(entry).resolve() for entry in inherited if entry)]
     return [
         one
