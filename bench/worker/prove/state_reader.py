@@ -54,7 +54,6 @@ class StateReader:
     def __init__(self, train_step: TrainStep, problem: Problem, state: Any) -> None:
         leaves, again = [jax.tree.leaves(state) for _ in range(2)]  # some make leaves when asked
         places = {id(leaf): number for number, leaf in enumerate(leaves)}
-
         given = shapes_of_params(problem)
         names, layout = leaves_by_path(given), jax.tree.structure(given)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import jax
@@ -26,6 +26,7 @@ from bench.worker.prove.carried_state import (
     words,
 )
 from bench.worker.prove.failures import WrongStepError, own_copy
+from bench.worker.prove.relative_errors import distance
 from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.state_reader import StateCopy, is_elsewhere
 
@@ -63,6 +64,11 @@ class Trajectory:
     def every(self) -> tuple[Flat, ...]:
         """Parameters before the first step of an implementation and after each."""
         return self.start, self.first, *self.between, self.last
+
+    @cached_property
+    def step(self) -> float:
+        """Root mean square of the first update."""
+        return distance(self.first, self.start)
 
     @property
     def loss_eps(self) -> float:
