@@ -112,7 +112,7 @@ def test_a_mean_over_the_wrong_axis_is_named(gates, monkeypatch):
 )
 def test_an_optimizer_that_needs_more_than_a_shard_is_named(programs, mesh, axes, optimizer):
     gate = gate_of(mesh, programs, optimizer=optimizer)
-    with pytest.raises(WrongStepError, match=f"updates its shards over {axes} alone "):
+    with pytest.raises(WrongStepError, match=f"updates its shards over {axes} alone: see "):
         gate.prove_exact(fsdp_shard_map)
 
 

@@ -38,8 +38,6 @@ STATES: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
 """Mistakes in an optimizer's state: the offset that is added to its initial counts, and a function
 that chooses what an update leaves of each leaf, given the old leaf and the new one."""
 
-ELEMENTWISE = "`elementwise` in bench.contract.Problem"
-
 
 def wrong_times(seen: Observed) -> str:
     """Name a mistake that shows in several steps: gradients of others, or a changing factor."""
@@ -121,12 +119,8 @@ def with_state_mistake(rule: Rule, first: int, left: Callable[[Any, Any], Any]) 
 def wrong_optimizer(seen: Observed, mask: Flat | None, tolerance: float) -> str:
     """Name the mistake with the workload's optimizer that reproduces the steps.
 
-    If none is known, name the parameters that go wrong after a right first step; else empty.
-
-    Args:
-      seen: steps under this optimizer.
-      mask: bool per element, whether it is compared; all if None.
-      tolerance: largest relative error of an update.
+    If none is known, name the parameters that go wrong after a right first step; else empty. Of
+    each update, the elements in the mask are compared, to within the tolerance.
     """
     steps = [*pairwise(seen.ours.every)]
 
@@ -149,7 +143,7 @@ def wrong_optimizer(seen: Observed, mask: Flat | None, tolerance: float) -> str:
         with suppress(Exception):  # what is replicated may not depend on shards
             if are_near(_ends(_in_shards(seen, axes[0]), seen)).all():
                 over = " or ".join(f"`{axis}`" for axis in axes)
-                return f"each device updates its shards over {over} alone (see {ELEMENTWISE})"
+                return f"each device updates its shards over {over} alone: see Problem.elementwise"
     ends, factors, are_scaled = _ends(optimizer, seen), [], True
     for (before, after), theirs in zip(steps, ends, strict=True):
         ours, right = vector(after, before, mask), vector(theirs, before, mask)
