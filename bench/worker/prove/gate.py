@@ -41,6 +41,7 @@ from bench.worker.prove.relative_errors import (
     length,
     loss_error,
     named_state,
+    some,
     state_errors,
     update_errors,
 )
@@ -152,6 +153,12 @@ class Gate:
         self.timed_eps = rounding(precision, platform)
         self.batches = [timed.batch(index) for index in range(2 * STEPS)]
         """Batches in the timed dtypes: the first STEPS for the proof, the rest to repeat it."""
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self.batches[0])]
+        if wrong := [str(shape) for shape in shapes if shape[:1] != (timed.batch_size,)]:
+            raise WrongStepError(
+                f"every array of the workload's batch(0) must have {timed.batch_size} rows, its "
+                f"batch_size, and not the shape {some(wrong)}"
+            )
         twice = (jax.tree.map(words, batch) for batch in (self.batches[0], timed.batch(0)))
         if not jax.tree.all(jax.tree.map(partial(np.array_equal, equal_nan=True), *twice)):
             raise WrongStepError(
