@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from bench.analyse.comparisons import Comparison
 from bench.records.trace_rows import PARTS, OpTime, TraceRow
 
-_COMPUTING = ("matmul", "elementwise", "layout", "unknown")
+_COMPUTING = ("matmul", "elementwise", "layout", "callback", "unknown")
 """Categories of the operations that a step's `compute` consists of."""
 
 

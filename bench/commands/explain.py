@@ -38,6 +38,7 @@ def explain(
       every: Show every cause instead of one screenful.
     """
     from bench.analyse import cell_table
+    from bench.analyse.same_programs import EQUAL, relation
     from bench.present import explanation
 
     console = plain_console()
@@ -54,7 +55,8 @@ def explain(
     traced = not separate and {a, b} <= tables.traces.keys()
     if compiled or separate:
         explanation.show_times(console, (a, b), tables)
-    if compiled and (every or not traced):
+    known = relation(programs[a], programs[b]) if compiled else "unknown"
+    if compiled and (every or not traced or known in EQUAL):
         explanation.show_programs(console, (a, b), (programs[a], programs[b]))
     if separate:
         explanation.show_parts(console, (a, b), tables)
@@ -63,7 +65,8 @@ def explain(
         typer.echo("Traces would show how long each operation takes; --profile records them.")
         return
     found = attributed(a, b, stored.directory, tables)
-    explanation.show(console, found, stored.directory.name, every=every)
+    run_name, same = stored.directory.name, known == "same"
+    explanation.show(console, found, run_name, every=every, same=same)
 
 
 def attributed(a: str, b: str, run: Path, tables: Tables) -> Attribution:

@@ -115,7 +115,8 @@ class Problem:
     is the loss of the whole batch."""
     optimizer: optax.GradientTransformation
     elementwise: bool = True
-    """Whether an element's update depends only on its own gradients and on global norms."""
+    """Whether an element's update depends only on its own gradients and on global norms. Devices
+    may then update their shards alone, if bench.contract.clipping, unlike optax, sums the norms."""
     batch: Callable[[int], Batch]
     """`batch(i)`: the i-th global batch on the host, the same at every call."""
     batch_size: int

@@ -34,7 +34,7 @@ def drawing(plots: Iterable[tuple[Plot, Path]]) -> Iterator[None]:
         yield
         return
     process = subprocess.Popen(  # noqa: S603 - this interpreter and module
-        [sys.executable, "-c", _PROGRAM],
+        [sys.executable, "-P", "-c", _PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

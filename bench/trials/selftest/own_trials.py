@@ -44,7 +44,6 @@ _SIDE = 32
 """Side of the matrices; a product takes microseconds."""
 _SPANS, _STEPS = 15, 2
 """Number of timed spans in calibration, and steps in each."""
-_FIRST_PRODUCTS = 64
 
 
 class TrialJob(TypedDict):
@@ -110,7 +109,7 @@ def real_arms(block: Block, truths: Mapping[str, float]) -> list[Arm]:
 def calibrate(arm: Arm) -> float:
     """Measure the time of one matrix product after a step, as a share of the step's time."""
     step = cast("SlowedStep", arm.step)
-    products = _FIRST_PRODUCTS
+    products = 64
     while True:
         times: dict[int, list[int]] = {0: [], products: []}
         for _ in range(_SPANS):

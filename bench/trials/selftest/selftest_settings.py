@@ -41,16 +41,12 @@ USUAL = 400
 
 @dataclass(frozen=True)
 class Settings:
-    """The amount of work."""
+    """The amount of work, as the options of `selftest` describe it."""
 
     processes: int = 4
-    """Worker processes under each load."""
     peer_trials: int = 1
-    """Trials of each peer under each load, of equal steps and of a slower one."""
     seconds: float = 5.0
-    """Measuring time of a pair of steps in one process, both together."""
     report_cells: int = 10_000
-    """Least number of cells of the run whose report is timed; 0 for no such run."""
     patterns: tuple[str, ...] = tuple(PATTERNS)
     peers: tuple[str, ...] = tuple(PEERS)
 
