@@ -1,5 +1,6 @@
 """The engine of a run, which measures the selected blocks and stores every launch."""
 
+import itertools
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -195,7 +196,8 @@ class Engine:
         directory = self.directory or self._create()
         self.pass_on_notes(monitor.note)
         state, looks = self.schedule.blocks[block.name], LaunchLooks(self.schedule, block)
-        number = state.next_launch
+        # The first that is missing or damaged.
+        number = next(n for n in itertools.count() if n not in state.launches)
         monitor.begin(block, number, arms)
         # A launcher's processes may see other files than those hashed here. All take part in some
         # compilations, so none of them may use a cache of its own.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import time
@@ -49,11 +48,6 @@ class BlockState:
     series: tuple[Sequence[Series], Sequence[Series]] = ((), ())
     """Log ratios of the compared arms over at least two launches: see
     bench.analyse.process_spread.log_ratios."""
-
-    @property
-    def next_launch(self) -> int:
-        """Number of the next launch: the first that is missing or damaged."""
-        return next(number for number in itertools.count() if number not in self.launches)
 
     @property
     def failed(self) -> set[str]:

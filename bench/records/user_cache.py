@@ -8,19 +8,19 @@ import contextlib
 import hashlib
 import os
 import time
-from pathlib import Path
 
 from platformdirs import user_cache_path
 
 from bench.records import files
 
+_NAME = "lockstep"
 MOST_BYTES = 2 << 30
 MOST_UNUSED_S = 30 * 24 * 3600.0
 
 
 def read(name: str) -> bytes | None:
     """Return the content of the entry with this path in the folder; None if there is none."""
-    path = _folder() / name
+    path = user_cache_path(_NAME) / name
     with contextlib.suppress(OSError):
         stored = path.read_bytes()
         with contextlib.suppress(OSError):  # the folder may be read-only
@@ -32,7 +32,7 @@ def read(name: str) -> bytes | None:
 
 def write(name: str, content: bytes) -> None:
     """Store an entry atomically, so that other processes find all of it or nothing."""
-    path = _folder() / name
+    path = user_cache_path(_NAME) / name
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, hashlib.sha256(content).digest() + content)
@@ -41,7 +41,7 @@ def write(name: str, content: bytes) -> None:
 def prune() -> None:
     """Remove entries unused for MOST_UNUSED_S, and the oldest entries beyond MOST_BYTES in all."""
     found = []
-    for path in _folder().rglob("*"):
+    for path in user_cache_path(_NAME).rglob("*"):
         with contextlib.suppress(OSError):  # another process may be removing it
             if path.is_file():
                 found.append((path.stat().st_mtime, path.stat().st_size, path))
@@ -51,7 +51,3 @@ def prune() -> None:
         if total > MOST_BYTES or used_at < time.time() - MOST_UNUSED_S:
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _folder() -> Path:
-    return user_cache_path("lockstep")

@@ -195,8 +195,6 @@ def compose(slug: str, spec: Mapping[str, Any], title: str | Sequence[str],
     config = _filled(SPECS["common"]["config"], given, {})
     whole = {**spec, "title": {"text": title, "subtitle": subtitle}, "config": config}
     text = re.sub(r"var\(--([\w-]+)\)", lambda found: colours()[found[1]], json.dumps(whole))
-    name = slug.encode()
-    if len(name) > MOST_BYTES:  # a user's workload may have a long name
-        hashed = files.digest(name)
-        slug = f"{name[: MOST_BYTES - len(hashed) - 1].decode(errors='ignore')}-{hashed}"
+    if len(slug.encode()) > MOST_BYTES:  # a user's workload may have a long name
+        slug = f"{slug[:40]}-{files.digest(slug.encode())}"
     return Plot(slug, text)
