@@ -592,7 +592,9 @@ def test_how_a_process_ended_is_told_before_its_last_line():
         Children([sys.executable, "-c", program], 1, 1, {}).ask("run")
 
 
-@pytest.mark.parametrize("given", ["{'pakages': []}", "'torch'", "dict(packages=[])"])
+@pytest.mark.parametrize(
+    "given", ["{'pakages': []}", "{'isolated': True}", "'torch'", "dict(packages=[])"]
+)
 def test_faulty_traits_are_named(tmp_path, given):
     path = tmp_path / "faulty.py"
     path.write_text(f"FOREIGN = {given}")
@@ -610,6 +612,10 @@ def test_faulty_traits_are_named(tmp_path, given):
         ("{'command': []}", "its command must not be empty"),
         ("{'per_device': 1}", "its per_device must be True or False"),
         ("{'float64': 'no'}", "its float64 must be True or False"),
+        ("{'variables': {'TF32': None}}", "its variables must be a dict of text"),
+        ("{'variables': {1: 'x'}}", "its variables must be a dict of text"),
+        ("{'variables': ['A=x']}", "its variables must be a dict of text"),
+        ("{'variables': {'PYTHONPATH': 'x'}}", "it sets PYTHONPATH, which the suite sets itself"),
     ],
 )
 def test_faulty_values_of_traits_are_named(tmp_path, given, wanted):

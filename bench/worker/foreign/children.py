@@ -24,7 +24,7 @@ from bench.records.host import shown
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import ending, readable, shortened
 from bench.records.temporary_folders import temporary_folder
-from bench.records.variants import Variant
+from bench.records.variants import THREADS, Variant
 from bench.worker.prove.failures import ChildError, UnsupportedError, WrongStepError
 
 Arrays = dict[str, Any]
@@ -42,8 +42,6 @@ _NEEDED: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("run", "loss"): lambda own: type(own) in (int, float),
 }
 """Keys that the answer to a request must have, and whether a value is valid."""
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Children:
@@ -63,7 +61,7 @@ class Children:
             port = str(probe.getsockname()[1])
         path = filter(None, [str(ROOT) if CHECKOUT else "", os.environ.get("PYTHONPATH")])
         own = {"PYTHONPATH": os.pathsep.join(path), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        own |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+        own |= dict.fromkeys(THREADS, str(threads))
         own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
         environment = Variant("", variables).applied(os.environ) | own
         self._processes: list[Any] = []

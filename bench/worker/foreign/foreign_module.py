@@ -27,6 +27,7 @@ from bench.contract.model_state import ModelState
 from bench.records.messages import JAX_CHILD
 from bench.records.row_parts import ForeignArms
 from bench.records.rows import CellRow, CompileTimes
+from bench.records.variants import OF_CHILDREN
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_arm import ForeignArm, the_same
 from bench.worker.prove.carried_state import of_words, words
@@ -47,15 +48,13 @@ class Traits(TypedDict, total=False):
     """Whether each device has its own process; otherwise one process has all devices."""
     float64: bool
     """False if the framework lacks float64; the step is then proved only in the timed dtypes."""
-    isolated: bool
-    """Whether this is a JAX step that the run's options isolate in its own process."""
     command: list[str]
     """Command line of each process, run in the worker's folder; by default, the Python helper's."""
     variables: dict[str, str]
     """Environment variables of a variant; flags are added to the worker's."""
 
 
-_WANTED = {list: "a list of text", dict: "a dict", bool: "True or False"}
+_WANTED = {list: "a list of text", dict: "a dict of text", bool: "True or False"}
 
 
 def traits_of(path: Path) -> Traits | None:
@@ -82,10 +81,13 @@ def _checked(value: ast.expr) -> Traits:
         raise ValueError(f"{says}; it must be a literal dict with keys among {', '.join(kinds)}")
     for key, own in found.items():
         kind: Any = get_origin(kinds[key]) or bool
-        if not isinstance(own, kind) or (kind is list and {type(each) for each in own} - {str}):
+        texts = [*own, *own.values()] if kind is dict and isinstance(own, dict) else own
+        if not isinstance(own, kind) or (kind is not bool and {*map(type, texts)} - {str}):
             raise ValueError(f"{says}; its {key} must be {_WANTED[kind]}")
     if not found.get("command", True):
         raise ValueError(f"{says}; its command must not be empty")
+    if taken := sorted(OF_CHILDREN & found.get("variables", {}).keys()):
+        raise ValueError(f"{says}; it sets {', '.join(taken)}, which the suite sets itself")
     return Traits(**found)
 
 
@@ -94,7 +96,7 @@ def foreign_module(path: Path, *, isolated: bool) -> "ForeignModule | None":
     """Return the module of a foreign or isolated file, else None; for errors see `traits_of`."""
     if isolated:
         command = [sys.executable, "-m", JAX_CHILD, str(path)]
-        return ForeignModule(path, Traits(command=command, isolated=True))
+        return ForeignModule(path, Traits(command=command), isolated=True)
     if (traits := traits_of(path)) is None:
         return None
     return ForeignModule(path, traits, ast.get_docstring(ast.parse(path.read_bytes())))
@@ -135,17 +137,21 @@ class ForeignStep(TrainStep):
             threads=self.children.threads,
             float64=self.module.FOREIGN.get("float64", True),
             asking_ns=arm.asking_ns,
-            isolated=self.module.FOREIGN.get("isolated", False),
+            isolated=self.module.isolated,
         )
 
 
 class ForeignModule(ModuleType):
     """A foreign file, as a module of the contract."""
 
-    def __init__(self, path: Path, traits: Traits, doc: str | None = None) -> None:
+    def __init__(
+        self, path: Path, traits: Traits, doc: str | None = None, *, isolated: bool = False
+    ) -> None:
         super().__init__(path.stem, doc)
         self.__file__ = str(path)
         self.FOREIGN = traits
+        self.isolated = isolated
+        """Whether this is a JAX step that the run's options isolate in its own process."""
         self.known_figures = False
         """Whether the compiled programs' figures are stored, so that a build need not read them."""
         self.spare: Children | None = None
