@@ -170,7 +170,7 @@ def test_a_child_that_goes_wrong_is_a_reason(gate, planted, name, error, message
 @pytest.mark.parametrize(
     ("raised", "error", "message"),
     [
-        ("SystemExit('enough')", ChildError, "raised SystemExit: enough"),
+        ("SystemExit('enough')", ChildError, "raised SystemExit: enough when asked for 'build'"),
         ("MemoryError('8 TiB')", MemoryError, "8 TiB"),
         ("RuntimeError('RESOURCE_EXHAUSTED: 8 TiB')", MemoryError, "8 TiB"),
     ],

@@ -243,7 +243,7 @@ def _parsed(ask: str, text: bytes) -> dict[str, Any]:
         kind, _, said = error.partition(": ")
         if kind == WrongStepError.__name__:  # of a JAX step, which its process checks
             raise WrongStepError(said)
-        raise ChildError(f"its process raised {error}")
+        raise ChildError(f"its process raised {error} when asked for {ask!r}")
     for (request, key), is_valid in _NEEDED.items():
         if request == ask and not is_valid(answer.get(key, ...)):
             value = shortened(repr(answer[key])) if key in answer else "it is missing"
