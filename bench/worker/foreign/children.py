@@ -12,9 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
 from typing import Any
 
 import psutil
@@ -65,7 +65,7 @@ class Children:
         own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
         environment = Variant("", variables).applied(os.environ) | own
         self._processes: list[Any] = []
-        self._readers: list[threading.Thread] = []
+        self._readers: list[Thread] = []
         self._last_lines = [""] * processes
         """The last line of each process's stderr."""
         for rank in range(processes):
@@ -88,12 +88,10 @@ class Children:
                 # Keeps a process that part of a message wakes from preempting the others.
                 with contextlib.suppress(OSError):
                     os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
-            reader = threading.Thread(target=self._read_stderr, args=(rank,), daemon=True)
-            reader.start()
-            self._readers.append(reader)
+            self._readers.append(Thread(target=self._read_stderr, args=(rank,), daemon=True))
+            self._readers[-1].start()
         self._counted: list[psutil.Process] = []
         """The processes whose CPU time counts."""
-        self.find_counted()
 
     def __len__(self) -> int:
         return len(self._processes)

@@ -25,6 +25,7 @@ from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
 from bench.contract.model_state import ModelState
 from bench.records.messages import JAX_CHILD
+from bench.records.paths import module_command
 from bench.records.row_parts import ForeignArms
 from bench.records.rows import CellRow, CompileTimes
 from bench.records.variants import OF_CHILDREN
@@ -87,7 +88,7 @@ def _checked(value: ast.expr) -> Traits:
     if not found.get("command", True):
         raise ValueError(f"{says}; its command must not be empty")
     if taken := sorted(OF_CHILDREN & found.get("variables", {}).keys()):
-        raise ValueError(f"{says}; it sets {', '.join(taken)}, which the suite sets itself")
+        raise ValueError(f"{says}; it sets {', '.join(taken)}, which Lockstep sets itself")
     return Traits(**found)
 
 
@@ -95,11 +96,10 @@ def _checked(value: ast.expr) -> Traits:
 def foreign_module(path: Path, *, isolated: bool) -> "ForeignModule | None":
     """Return the module of a foreign or isolated file, else None; for errors see `traits_of`."""
     if isolated:
-        command = [sys.executable, "-m", JAX_CHILD, str(path)]
+        command = [*module_command(JAX_CHILD), str(path)]
         return ForeignModule(path, Traits(command=command), isolated=True)
-    if (traits := traits_of(path)) is None:
-        return None
-    return ForeignModule(path, traits, ast.get_docstring(ast.parse(path.read_bytes())))
+    traits = traits_of(path)
+    return None if traits is None else ForeignModule(path, traits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +144,8 @@ class ForeignStep(TrainStep):
 class ForeignModule(ModuleType):
     """A foreign file, as a module of the contract."""
 
-    def __init__(
-        self, path: Path, traits: Traits, doc: str | None = None, *, isolated: bool = False
-    ) -> None:
-        super().__init__(path.stem, doc)
+    def __init__(self, path: Path, traits: Traits, *, isolated: bool = False) -> None:
+        super().__init__(path.stem)
         self.__file__ = str(path)
         self.FOREIGN = traits
         self.isolated = isolated
@@ -162,18 +160,13 @@ class ForeignModule(ModuleType):
         processes = mesh.size if self.FOREIGN.get("per_device") else 1
         threads = mesh.size // processes
         if self.spare and (len(self.spare), self.spare.threads) != (processes, threads):
-            self.close()
+            self.spare.close()
         if self.spare is None or self.spare.closed:
             helper = [sys.executable, bench.contract.foreign.__file__, str(self.__file__)]
             helper += self.FOREIGN.get("packages", [])
             command = self.FOREIGN.get("command", helper)
             self.spare = Children(command, processes, threads, self.FOREIGN.get("variables", {}))
         return self.spare
-
-    def close(self) -> None:
-        """End the spare processes."""
-        if self.spare:
-            self.spare.close()
 
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
         """Return the reason that the processes give; None if they support the problem."""
