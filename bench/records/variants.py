@@ -17,6 +17,11 @@ ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 OWN = {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC", "PYTHONPATH"}
 """Variables that Lockstep itself sets to create the devices of a mesh."""
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+OF_CHILDREN = {*THREADS, "PYTHONPATH", "MASTER_ADDR", "MASTER_PORT"}
+OF_CHILDREN |= {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+"""Variables that Lockstep sets in an arm's own processes, so that a change would be lost."""
+
 _DEVICES = "--xla_force_host_platform_device_count"
 _PLATFORM = re.compile(r"--xla_(cpu|gpu|tpu)_")
 _VARIABLE = re.compile(r"(?:^|\s)([A-Za-z_]\w*)=")
@@ -71,7 +76,7 @@ class Variant:
         variables = dict(zip(parts[::2], map(str.strip, parts[1::2]), strict=True))
         if len(variables) < len(parts) // 2:
             raise ValueError(f"{name!r} sets a variable twice; give its values together")
-        own = sorted(OWN & variables.keys())
+        own = sorted((OWN | OF_CHILDREN if raced else OWN) & variables.keys())
         if own:
             raise ValueError(f"{name!r} sets {', '.join(own)}, which Lockstep sets itself")
         if _DEVICES in variables.get("XLA_FLAGS", ""):

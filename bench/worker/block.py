@@ -165,8 +165,8 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
     except EndedError as error:
         if name not in session.cells:  # the failure was in another process
             session.fail(name, error.status, error.reason)
-        if module := session.foreign.get(name):
-            module.close()  # its processes must not run beside other arms
+        if (module := session.foreign.get(name)) and module.spare:
+            module.spare.close()  # its processes must not run beside other arms
         if error.reason.endswith(ENDLESS):
             raise  # its work would disturb all other arms, which a fresh worker measures
         return

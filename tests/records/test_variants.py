@@ -34,6 +34,7 @@ def test_a_value_goes_on_until_the_next_variable(text, variables):
         ("@base=X=1", "'base' names the other side of a gate"),
         ("base=jax==0.10.2", "'base' names the other side of a gate"),
         ("one=NPROC=1 X=1", "sets NPROC, which Lockstep sets itself"),
+        ("@two=OMP_NUM_THREADS=2", "sets OMP_NUM_THREADS, which Lockstep sets itself"),
         ("n=XLA_FLAGS=--xla_force_host_platform_device_count=4", "which the mesh determines"),
     ],
 )

@@ -12,9 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
 from typing import Any
 
 import psutil
@@ -24,7 +24,7 @@ from bench.records.host import shown
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import ending, readable, shortened
 from bench.records.temporary_folders import temporary_folder
-from bench.records.variants import Variant
+from bench.records.variants import THREADS, Variant
 from bench.worker.prove.failures import ChildError, UnsupportedError, WrongStepError
 
 Arrays = dict[str, Any]
@@ -42,8 +42,6 @@ _NEEDED: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("run", "loss"): lambda own: type(own) in (int, float),
 }
 """Keys that the answer to a request must have, and whether a value is valid."""
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Children:
@@ -63,11 +61,11 @@ class Children:
             port = str(probe.getsockname()[1])
         path = filter(None, [str(ROOT) if CHECKOUT else "", os.environ.get("PYTHONPATH")])
         own = {"PYTHONPATH": os.pathsep.join(path), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        own |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+        own |= dict.fromkeys(THREADS, str(threads))
         own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
         environment = Variant("", variables).applied(os.environ) | own
         self._processes: list[Any] = []
-        self._readers: list[threading.Thread] = []
+        self._readers: list[Thread] = []
         self._last_lines = [""] * processes
         """The last line of each process's stderr."""
         for rank in range(processes):
@@ -90,12 +88,10 @@ class Children:
                 # Keeps a process that part of a message wakes from preempting the others.
                 with contextlib.suppress(OSError):
                     os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
-            reader = threading.Thread(target=self._read_stderr, args=(rank,), daemon=True)
-            reader.start()
-            self._readers.append(reader)
+            self._readers.append(Thread(target=self._read_stderr, args=(rank,), daemon=True))
+            self._readers[-1].start()
         self._counted: list[psutil.Process] = []
         """The processes whose CPU time counts."""
-        self.find_counted()
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -245,7 +241,7 @@ def _parsed(ask: str, text: bytes) -> dict[str, Any]:
         kind, _, said = error.partition(": ")
         if kind == WrongStepError.__name__:  # of a JAX step, which its process checks
             raise WrongStepError(said)
-        raise ChildError(f"its process raised {error}")
+        raise ChildError(f"its process raised {error} when asked for {ask!r}")
     for (request, key), is_valid in _NEEDED.items():
         if request == ask and not is_valid(answer.get(key, ...)):
             value = shortened(repr(answer[key])) if key in answer else "it is missing"

@@ -28,6 +28,7 @@ from bench.records.messages import JAX_CHILD
 from bench.records.paths import module_command
 from bench.records.row_parts import ForeignArms
 from bench.records.rows import CellRow, CompileTimes
+from bench.records.variants import OF_CHILDREN
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_arm import ForeignArm, the_same
 from bench.worker.prove.carried_state import of_words, words
@@ -48,15 +49,13 @@ class Traits(TypedDict, total=False):
     """Whether each device has its own process; otherwise one process has all devices."""
     float64: bool
     """False if the framework lacks float64; the step is then proved only in the timed dtypes."""
-    isolated: bool
-    """Whether this is a JAX step that the run's options isolate in its own process."""
     command: list[str]
     """Command line of each process, run in the worker's folder; by default, the Python helper's."""
     variables: dict[str, str]
     """Environment variables of a variant; flags are added to the worker's."""
 
 
-_WANTED = {list: "a list of text", dict: "a dict", bool: "True or False"}
+_WANTED = {list: "a list of text", dict: "a dict of text", bool: "True or False"}
 
 
 def traits_of(path: Path) -> Traits | None:
@@ -83,10 +82,13 @@ def _checked(value: ast.expr) -> Traits:
         raise ValueError(f"{says}; it must be a literal dict with keys among {', '.join(kinds)}")
     for key, own in found.items():
         kind: Any = get_origin(kinds[key]) or bool
-        if not isinstance(own, kind) or (kind is list and {type(each) for each in own} - {str}):
+        texts = [*own, *own.values()] if kind is dict and isinstance(own, dict) else own
+        if not isinstance(own, kind) or (kind is not bool and {*map(type, texts)} - {str}):
             raise ValueError(f"{says}; its {key} must be {_WANTED[kind]}")
     if not found.get("command", True):
         raise ValueError(f"{says}; its command must not be empty")
+    if taken := sorted(OF_CHILDREN & found.get("variables", {}).keys()):
+        raise ValueError(f"{says}; it sets {', '.join(taken)}, which Lockstep sets itself")
     return Traits(**found)
 
 
@@ -95,10 +97,9 @@ def foreign_module(path: Path, *, isolated: bool) -> "ForeignModule | None":
     """Return the module of a foreign or isolated file, else None; for errors see `traits_of`."""
     if isolated:
         command = [*module_command(JAX_CHILD), str(path)]
-        return ForeignModule(path, Traits(command=command, isolated=True))
-    if (traits := traits_of(path)) is None:
-        return None
-    return ForeignModule(path, traits, ast.get_docstring(ast.parse(path.read_bytes())))
+        return ForeignModule(path, Traits(command=command), isolated=True)
+    traits = traits_of(path)
+    return None if traits is None else ForeignModule(path, traits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,17 +137,19 @@ class ForeignStep(TrainStep):
             threads=self.children.threads,
             float64=self.module.FOREIGN.get("float64", True),
             asking_ns=arm.asking_ns,
-            isolated=self.module.FOREIGN.get("isolated", False),
+            isolated=self.module.isolated,
         )
 
 
 class ForeignModule(ModuleType):
     """A foreign file, as a module of the contract."""
 
-    def __init__(self, path: Path, traits: Traits, doc: str | None = None) -> None:
-        super().__init__(path.stem, doc)
+    def __init__(self, path: Path, traits: Traits, *, isolated: bool = False) -> None:
+        super().__init__(path.stem)
         self.__file__ = str(path)
         self.FOREIGN = traits
+        self.isolated = isolated
+        """Whether this is a JAX step that the run's options isolate in its own process."""
         self.known_figures = False
         """Whether the compiled programs' figures are stored, so that a build need not read them."""
         self.spare: Children | None = None
@@ -157,18 +160,13 @@ class ForeignModule(ModuleType):
         processes = mesh.size if self.FOREIGN.get("per_device") else 1
         threads = mesh.size // processes
         if self.spare and (len(self.spare), self.spare.threads) != (processes, threads):
-            self.close()
+            self.spare.close()
         if self.spare is None or self.spare.closed:
             helper = [sys.executable, bench.contract.foreign.__file__, str(self.__file__)]
             helper += self.FOREIGN.get("packages", [])
             command = self.FOREIGN.get("command", helper)
             self.spare = Children(command, processes, threads, self.FOREIGN.get("variables", {}))
         return self.spare
-
-    def close(self) -> None:
-        """End the spare processes."""
-        if self.spare:
-            self.spare.close()
 
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
         """Return the reason that the processes give; None if they support the problem."""
