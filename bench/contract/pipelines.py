@@ -52,7 +52,7 @@ def _why_not_even(problem: Problem, mesh: Mesh, blocks: int, chunks: int) -> str
     stages, count = mesh.shape["pipe"], problem.microbatches
     if blocks % (stages * chunks):
         runs = f"{stages} stages" + (f" of {chunks} runs of blocks each" if chunks > 1 else "")
-        return f"{blocks} blocks do not divide evenly into {runs}"
+        return f"{blocks} block{'s do' if blocks > 1 else ' does'} not divide evenly into {runs}"
     if count % stages:
         return f"{stages} stages need a multiple of {stages} microbatches to be busy, not {count}"
     shard = problem.batch_size // mesh.shape["data"]

@@ -176,6 +176,5 @@ def show(console: Console, projection: Projection, charts: Sequence[Chart]) -> N
         console.print(Text(f"{subject}, on this machine", style="bold"))
         console.print(terminal.plain(tables.error(calibrated)))
     for chart in charts:
-        every = chart.fastest.columns
-        narrow = [column for column in every if column.key not in ("memory", "program")]
+        narrow = [one for one in chart.fastest.columns if one.key not in ("memory", "program")]
         terminal.show(console, replace(chart.fastest, columns=narrow))

@@ -76,6 +76,12 @@ def test_what_cannot_be_a_pipeline_says_why(mesh, microbatches, batch, chunks, r
     assert found == reason or (reason is not None and reason in (found or "")), found
 
 
+def test_a_model_of_one_block_is_named_in_the_singular():
+    problem = replace(gpt2.problem(replace(CONFIG, layers=1), 8, "fp32"), microbatches=2)
+    found = why_no_pipeline(problem, make_mesh(MeshShape.parse("data=1,pipe=2")), 1)
+    assert found == "1 block does not divide evenly into 2 stages"
+
+
 def test_a_workload_without_a_chain_says_so():
     mesh = make_mesh(MeshShape.parse("data=2,pipe=2"))
     for workload in (mlp, moe):  # moe's blocks are equal, but return more than a chain passes on
