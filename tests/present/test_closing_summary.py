@@ -70,6 +70,14 @@ def test_the_answer_of_a_published_run_takes_ten_lines(run):
     assert len(console.file.getvalue().splitlines()) <= 10
 
 
+def test_lines_end_with_their_text_in_a_wide_terminal(tmp_path):
+    """Blanks up to its width would wrap where the lines are pasted."""
+    text = io.StringIO()
+    run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(1, 2, 4), rounds=6)))
+    closing_summary.print_answers(Console(file=text, width=1000), run)
+    assert all(line == line.rstrip() for line in text.getvalue().splitlines())
+
+
 def test_an_arm_alone_has_nothing_to_be_compared_with(tmp_path):
     plan = synthetic.Plan(devices=(1,), ratios={"pmap": 1.5})
     _, row, *_ = closing_lines(synthetic.write(tmp_path, plan))
