@@ -236,12 +236,12 @@ def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
     time = {
         "title": words["panels"]["step"],
         "rows": _points(curve, "step", "_s"),
-        "guides": _guides(ideal),
+        "guides": [{"x": devices, "value": step_s} for devices, step_s in ideal],
     }
     share = {
         "title": words["panels"]["efficiency"],
         "rows": _points(curve, "efficiency", ""),
-        "guides": _guides([(devices, 1.0) for devices, _ in ideal]),
+        "guides": [{"x": devices, "value": 1.0} for devices, _ in ideal],
     }
     return time_and_share("curve", values, time, share)
 
@@ -254,7 +254,3 @@ def _points(curve: Scaling, key: str, suffix: str) -> list[Row]:
         {name: None if missing(point[own]) else point[own] for name, own in columns.items()}
         for point in curve.points.to_dict("records")
     ]
-
-
-def _guides(points: Iterable[Sequence[float]]) -> list[Row]:
-    return [{"x": x, "value": value} for x, value in points]
