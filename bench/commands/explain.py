@@ -38,6 +38,7 @@ def explain(
       every: Show every cause instead of one screenful.
     """
     from bench.analyse import cell_table
+    from bench.analyse.same_programs import EQUAL, relation
     from bench.present import explanation
 
     console = plain_console()
@@ -54,7 +55,8 @@ def explain(
     traced = not separate and {a, b} <= tables.traces.keys()
     if compiled or separate:
         explanation.show_times(console, (a, b), tables)
-    if compiled and (every or not traced):
+    known = relation(programs[a], programs[b]) if compiled else "unknown"
+    if compiled and (every or not traced or known in EQUAL):
         explanation.show_programs(console, (a, b), (programs[a], programs[b]))
     if separate:
         explanation.show_parts(console, (a, b), tables)
@@ -63,7 +65,8 @@ def explain(
         typer.echo("Traces would show how long each operation takes; --profile records them.")
         return
     found = attributed(a, b, stored.directory, tables)
-    explanation.show(console, found, stored.directory.name, every=every)
+    run_name, same = stored.directory.name, known == "same"
+    explanation.show(console, found, run_name, every=every, same=same)
 
 
 def attributed(a: str, b: str, run: Path, tables: Tables) -> Attribution:
@@ -107,9 +110,10 @@ def newest_run(a: str, b: str) -> store.Run:
         both = {whole_name(a, cells), whole_name(b, cells)}
         if both <= traced:
             return run
-        known |= traced
         apart = {row["cell"] for row in run.cell_rows if "foreign" in row}
-        if compiled is None and both <= {*run.programs, *apart, *traced}:
+        comparable = {*run.programs, *apart, *traced}
+        known |= comparable
+        if compiled is None and both <= comparable:
             compiled = run
     if compiled is not None:
         return compiled
@@ -118,9 +122,10 @@ def newest_run(a: str, b: str) -> store.Run:
         record = f"record some: {as_typed('run')} --profile"
         raise BadInput([f"no run in {REPORTS}/ has traces; {record}{hint}"])
     missing = [name for name in (a, b) if whole_name(name, known) not in known]
+    said = f"no run in {REPORTS}/ has a program or trace of"
     raise BadInput(
-        [_unknown(name, known, f"no run in {REPORTS}/ has a trace of") for name in missing]
-        or [f"no run in {REPORTS}/ has traces of both; only cells of one run compare"]
+        [_unknown(name, known, said) for name in missing]
+        or [f"no run in {REPORTS}/ has programs or traces of both; only cells of one run compare"]
     )
 
 

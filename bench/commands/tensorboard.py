@@ -23,17 +23,19 @@ def tensorboard(
 
     Args:
       port: Port of TensorBoard's page.
-      keep (N): First delete the traces of all but the N newest runs.
+      keep (N): First delete the traces of all but the N newest runs; 0 deletes all, and shows none.
     """
-    if keep is not None:
-        for folder in prune(PROFILES, keep):
-            typer.echo(f"deleted {folder.as_posix()}/")
     if not traced_runs(PROFILES):
         refuse(f"there are no traces in {PROFILES}/; record some: {as_typed('run')} --profile")
     beside_python = Path(sysconfig.get_path("scripts")) / "tensorboard"
     program = str(beside_python) if beside_python.exists() else shutil.which("tensorboard")
     if program is None:
         refuse("tensorboard is not installed; it is part of the extra `profile`")
+    if keep is not None:  # only now that nothing else can refuse the command
+        for folder in prune(PROFILES, keep):
+            typer.echo(f"deleted {folder.as_posix()}/")
+    if keep == 0:
+        return
     words = ["--logdir", str(PROFILES), "--host", "127.0.0.1", "--port", str(port)]
     raise typer.Exit(serve([program, *words]))
 

@@ -39,6 +39,7 @@ PARTS = {
     "matmul": ("matrix products", "#0b4f8a", ""),
     "elementwise": ("elementwise", "#5fb4ea", "and reductions"),
     "layout": ("layout", "#c06fb0", "copies"),
+    "callback": ("callbacks", "#1b8a3f", "functions of the host"),
     "unknown": ("unknown", "#3f3a63", "of other programs"),
     "wait": ("waiting", "#f4d35e", "in collectives"),
     "move": ("moving data", "#c4480a", "in collectives"),

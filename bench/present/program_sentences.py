@@ -82,18 +82,18 @@ def changes(
 ) -> Iterator[str]:
     """Yield the figures in which a cell differs from another, and the most different source lines.
 
-    Nothing is yielded for cells that are proved to run the same program. `rows` are two rows of
+    Nothing is yielded for cells that are proved to be the same. `rows` are two rows of
     Tables.cells: the cell's own, and that of the other cell, which sentences call `word`.
     `programs` are by cell.
     """
     new, old = rows
-    if relation(new, old) == "same":
+    if (found := relation(new, old)) == "same":
         return
     for column, words, format_ in _FIGURES:
         one, other = new[column], old[column]
         if other and abs(one / other - 1) > _NOTICED:  # not where either is NaN
             yield f"{words}: {formatted(one, format_)}, {word} {formatted(other, format_)}"
-    if {new["cell"], old["cell"]} <= programs.keys():
+    if found not in same_programs.EQUAL and {new["cell"], old["cell"]} <= programs.keys():
         known = (unpacked(programs[row["cell"]]["operations"]) for row in rows)
         for where, one, other in shown(same_programs.differences(*known)[:_MOST_CHANGES]):
             yield f"{where}: {one or 'nothing'}; {word}: {other or 'nothing'}"

@@ -18,6 +18,7 @@ _CATEGORIES = {
     "matmul": "matrix products",
     "elementwise": "elementwise operations",
     "layout": "copies and transpositions",
+    "callback": "functions of the host",
     "control": "loops and branches themselves",
     "unknown": "operations of unknown programs",
     "dispatch": "waiting for a launch or its inputs",
@@ -137,7 +138,7 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
         Column("total", "Traced step", "waited for", "s"),
         *(
             Column(part, label.capitalize(), note, "s", detail=_share(part),
-                   optional=part == "unknown")
+                   optional=part in {"callback", "unknown"})
             for part, (label, _, note) in PARTS.items()
         ),
         Column("overlap", "Overlap", "collective beside compute", "s", detail=_share("overlap")),

@@ -16,7 +16,7 @@ from bench.analyse.standings import rank
 from bench.commands.explain import explain
 from bench.present import bounds, caveats, program_sentences, sentences
 from bench.records import numbers, store
-from bench.records.step_programs import Operation, StepProgram
+from bench.records.step_programs import Operation, StepProgram, packed
 from tests import synthetic
 
 PLAN = synthetic.Plan(
@@ -167,6 +167,10 @@ def test_a_challenger_with_the_same_program_spends_no_error(tmp_path: Path) -> N
         cells[0]["compile_s"], cells[0]["wire_bytes"], cells[1]["wire_bytes"] = 2.0, 2e6, 1e6
         said = [*program_sentences.changes(cells, "incumbent", {})]
         assert bool(said) is tested
+        if name == "other":
+            cells[0]["fingerprint"] = cells[1]["fingerprint"]  # but not the dispatch
+            cells[0]["dispatch"] = "b" * 16
+            assert [*program_sentences.changes(cells, "incumbent", run.programs)] == said
     sent = "sent bytes: 1.91 MiB, incumbent 977 KiB"
     assert sent in [each.replace(numbers.NARROW, " ") for each in said]
 
@@ -175,7 +179,7 @@ def test_explain_tells_how_programs_relate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    synthetic.write(tmp_path / "reports", PLAN)
+    directory = synthetic.write(tmp_path / "reports", PLAN)
 
     def told(a: str, b: str) -> str:
         explain(f"{PLACE}/{a}", f"{PLACE}/{b}")
@@ -184,7 +188,9 @@ def test_explain_tells_how_programs_relate(
     assert "are proved to be the same: equal programs, dispatched in the same way" in told(
         "renamed", "jit_spmd"
     )
-    assert "so only its dispatch can make a difference" in told("nnx_jit", "jit_spmd")
+    equal = told("nnx_jit", "jit_spmd")
+    assert "so only its dispatch can make a difference" in equal
+    assert "Only in the first" not in equal, "equal operations come from other lines"
     assert "this could not be determined" in told("tuned", "jit_spmd")
     different = told("other", "jit_spmd")
     assert "run different programs" in different
@@ -192,3 +198,14 @@ def test_explain_tells_how_programs_relate(
     assert "jit_spmd.py:7" in different
     assert "update.py:42" not in different
     assert "--profile records them" in different
+    synthetic.rewrite(directory, "cells", lambda row: row["program"].update(operations=packed([])))
+    assert "Their operations are the same, so they differ in" in told("other", "jit_spmd")
+    assert "Their operations" not in told("renamed", "jit_spmd")
+    synthetic.write(tmp_path / "reports", replace(PLAN, traced=True), "traced")
+    same = told("renamed", "jit_spmd")
+    assert "proved to be the same" in same
+    assert "is noise, or comes from memory placement" in same
+    assert "main cause" not in same
+    assert "step, as traced" in same
+    assert "so only its dispatch" in told("nnx_jit", "jit_spmd")
+    assert "run different programs" not in told("other", "jit_spmd")

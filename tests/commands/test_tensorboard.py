@@ -6,8 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
+import typer
+
+from bench.commands import tensorboard as command
 from bench.commands.tensorboard import prune, traced_runs
 from bench.records.paths import ROOT
 
@@ -33,6 +38,21 @@ def test_the_newest_runs_stay(tmp_path: Path) -> None:
     assert left == {"README.md", "no traces", "link", "new"}
     assert list(outside.rglob("*.pb"))
     assert prune(tmp_path, 1) == []
+
+
+def test_a_refused_command_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, run in enumerate(["old", "new"], 1):
+        trace(tmp_path, run, number * 1e9)
+    monkeypatch.setattr(command, "PROFILES", tmp_path)
+    for installed in (False, True):
+        monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+        monkeypatch.setattr("shutil.which", lambda _: "tensorboard" if installed else None)  # noqa: B023
+        with pytest.raises(typer.Exit) if not installed else nullcontext():
+            command.tensorboard(keep=0)
+        assert len(traced_runs(tmp_path)) == (0 if installed else 2)
+    assert capsys.readouterr().out.count("deleted ") == 2, "and no server starts without traces"
 
 
 def test_sigterm_ends_the_server_too(tmp_path: Path) -> None:

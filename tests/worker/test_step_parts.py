@@ -218,6 +218,7 @@ def test_operations_are_classified_by_what_they_do():
 
     def step(x):
         y, gradient = jax.value_and_grad(lambda x: jnp.sum(jnp.tanh(x @ x.T)))(x)
+        jax.debug.callback(lambda _: None, y)
         return jax.lax.scan(lambda c, _: (c + jnp.sin(c).T.copy() @ x, None), gradient * y, None, 3)
 
     (program,) = compiled(jax.jit(step), jnp.ones((96, 96)))
@@ -237,7 +238,7 @@ def test_operations_are_classified_by_what_they_do():
         elif expected:
             assert one.category == expected
     listed = [one for one, _ in found.values()]
-    assert {"matmul", "control"} <= {one.category for one in listed}
+    assert {"matmul", "control", "callback"} <= {one.category for one in listed}
     assert any(one.phase == "backward" and one.category == "matmul" for one in listed)
     assert any(one.source.startswith("test_step_parts.py:") for one in listed)
     assert operations.get(module.name, "no such operation").category == "unknown"

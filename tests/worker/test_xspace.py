@@ -32,6 +32,12 @@ def test_an_operation_that_its_thread_finished():
     assert found.events == [Event(1, "jit_step", "fusion.1", 7, 10_000, 20_000)]
 
 
+def test_what_has_the_name_of_the_steps_is_none_of_them():
+    found = read_cpu(pool=[cpu_op("jit_spmd", 10, 20)], user=[("jit_spmd", 5, 50, {})])
+    assert found.steps == [(0, 100_000)]
+    assert [event.op for event in found.events] == ["jit_spmd"]
+
+
 def test_an_operation_whose_parts_other_threads_finished():
     """Its own event covers starting the parts; the last of them notes its completion."""
     found = read_cpu(

@@ -97,7 +97,7 @@ def drift_beyond_rounding(
         return ""
     truth = expected.truth
     # A schedule may begin at 0.
-    update = distance(truth.first, truth.start) or distance(truth.last, truth.start) or 1.0
+    update = truth.step or distance(truth.last, truth.start) or 1.0
     limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
     if alone:
         limits = {"loss": alone, "update": alone * max(1.0, length(truth.first) / update)}
@@ -182,9 +182,8 @@ class Gate:
         for name, truth in self.truth.items():
             check_finite(name, truth)
         sgd = self.truth[SGD]
-        update, size = distance(sgd.first, sgd.start), length(sgd.start)
-        larger = UPDATE_SHARE * size / update if update and size else 1.0
-        self.rates = {SGD: LEARNING_RATE, TIMED_SGD: LEARNING_RATE * larger}
+        larger = UPDATE_SHARE * length(sgd.start) / sgd.step if sgd.step else 0.0
+        self.rates = {SGD: LEARNING_RATE, TIMED_SGD: LEARNING_RATE * (larger or 1.0)}
         """Learning rates under SGD."""
         self.optimizers = {TIMED_SGD: optax.sgd(self.rates[TIMED_SGD]), AS_TIMED: timed.optimizer}
         self._expected = cache(self._expect)

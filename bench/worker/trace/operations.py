@@ -16,6 +16,7 @@ from bench.worker.trace.xspace import Event
 
 _MATMUL = {"dot", "convolution", "ragged-dot"}
 _MATMUL_TARGET = re.compile(r'custom_call_target="[^"]*(?:gemm|matmul|\$conv|\$dot|fmha)[^"]*"')
+_CALLBACK = re.compile(r'custom_call_target="[^"]*callback"')
 _CONTROL = {"while", "conditional", "call"}
 _SHAPES = {
     *("copy", "transpose", "copy-start", "copy-done"),
@@ -133,8 +134,10 @@ def _category(opcode: str, inner: Iterable[Any]) -> Category:
         return "collective"
     if opcode in _CONTROL:
         return "control"
-    opcodes = {hlo.opcode(one) for one in inner}
-    if opcodes & _MATMUL or any(_MATMUL_TARGET.search(one.to_string()) for one in inner):
+    opcodes, texts = {hlo.opcode(one) for one in inner}, [one.to_string() for one in inner]
+    if any(map(_CALLBACK.search, texts)):
+        return "callback"
+    if opcodes & _MATMUL or any(map(_MATMUL_TARGET.search, texts)):
         return "matmul"
     return "layout" if opcodes <= _SHAPES else "elementwise"
 

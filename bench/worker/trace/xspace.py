@@ -134,6 +134,8 @@ class _Thread:
 def _of_threads(lines: Iterable[Any], step: str) -> tuple[list[tuple[int, int]], list[Event]]:
     """Return the steps that a host's threads annotate, and the operations of XLA:CPU.
 
+    An operation, such as `dot`, or an annotation in a user's file may have the name of the steps.
+
     An operation's event covers the thread that started it. Work handed to other threads, such as
     parts of a matrix product, is done when the last of them records `end: <operation>`.
     """
@@ -150,13 +152,13 @@ def _of_threads(lines: Iterable[Any], step: str) -> tuple[list[tuple[int, int]],
                 thread.others.append(start)
             elif name.startswith(_END):
                 notes[int(dict(event.stats).get("_c", -1))].append((thread, start))
-            elif name == step:
-                steps.append((start, int(event.end_ns)))
             elif "::" not in name and "hlo_op" in (stats := dict(event.stats)):
                 device = int(stats.get("device_ordinal", 0))
                 own = _event(event, stats, device, str(stats["hlo_op"]))
                 begun.append((thread, int(stats.get("_p", 0)), own))
                 thread.others.append(start)
+            elif name == step and "step_num" in dict(event.stats):
+                steps.append((start, int(event.end_ns)))
         thread.regions.sort()
         thread.others.sort()
     events = []
