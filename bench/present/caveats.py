@@ -266,7 +266,8 @@ def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> Non
     reasons = {f"{b.name}/{arm}": b.ended for b in content.comparisons for arm in b.arms}
     reasons |= {name: checkpoint["reason"] for name, checkpoint in content.checkpoints.items()}
     losses = phase_tables.unfinished_losses(trainings, content)
-    references = phase_tables.unfinished_references(trainings)
+    every = ((t.block.name, c) for t in trainings for c in (t.reference, t.yardstick) if c)
+    references = [f"{one.arm} of {block}: {one.reason}" for block, one in every if one.reason]
     lost = (
         ("profile_steps", "trace", "cell", [name for name in timed if name not in content.traces]),
         ("train_steps", "whole loss curve", "cell", losses),

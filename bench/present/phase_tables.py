@@ -139,9 +139,3 @@ def unfinished_losses(trainings: Sequence[Training], found: Tables) -> list[str]
     ended = [f"{block.name}/{one.arm}: {one.reason}" for block, one in curves if one.reason]
     lost = (block for block in found.comparisons if block.name not in known)
     return [*ended, *(f"{block.name}/{arm}: {block.ended}" for block in lost for arm in block.arms)]
-
-
-def unfinished_references(trainings: Sequence[Training]) -> list[str]:
-    """Return the references whose curves are missing or end early, with the reasons."""
-    curves = ((t.block, c) for t in trainings for c in (t.reference, t.yardstick) if c)
-    return [f"{one.arm} of {block.name}: {one.reason}" for block, one in curves if one.reason]
