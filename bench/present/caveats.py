@@ -265,13 +265,17 @@ def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> Non
     timed = [cell["cell"] for cell in cells if cell["status"] == "ok" and not cell["foreign"]]
     reasons = {f"{b.name}/{arm}": b.ended for b in content.comparisons for arm in b.arms}
     reasons |= {name: checkpoint["reason"] for name, checkpoint in content.checkpoints.items()}
-    lost = {
-        ("profile_steps", "trace"): [name for name in timed if name not in content.traces],
-        ("train_steps", "whole loss curve"): phase_tables.unfinished_losses(trainings, content),
-        ("checkpoints", "checkpoint"): [f"{n}: {reasons[n]}" for n in timed if reasons[n]],
-    }
+    losses = phase_tables.unfinished_losses(trainings, content)
+    every = ((t.block.name, c) for t in trainings for c in (t.reference, t.yardstick) if c)
+    references = [f"{one.arm} of {block}: {one.reason}" for block, one in every if one.reason]
+    lost = (
+        ("profile_steps", "trace", "cell", [name for name in timed if name not in content.traces]),
+        ("train_steps", "whole loss curve", "cell", losses),
+        ("train_steps", "whole loss curve", "reference", references),
+        ("checkpoints", "checkpoint", "cell", [f"{n}: {reasons[n]}" for n in timed if reasons[n]]),
+    )
     said["Phases that failed"] = " ".join(
-        f"There is no {what} of {numbers.count(len(cells), 'cell')}, for instance {cells[0]}."
-        for (option, what), cells in lost.items()
-        if config.get(option) and cells
+        f"There is no {what} of {numbers.count(len(names), whose)}, for instance {names[0]}."
+        for option, what, whose, names in lost
+        if config.get(option) and names
     )

@@ -67,10 +67,10 @@ def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
         first, *others = {each.comparison.block.batch for each in own}
         yield Text(subject if others else f"{subject}, batch {first}", "bold")
         for sentence in sentences.advice(own) if len(own) > 1 else ():
-            yield Padding(plain(sentence), (0, 0, 0, 2))
+            yield Padding.indent(plain(sentence), 2)
         if len(own) == 1 or len(every) <= FEW_BLOCKS:
             rows = [(each.among(own), each.step, each.text()) for each in own]
-            yield Padding(table("place", "step", "sure", rows=rows, header=False), (0, 0, 0, 2))
+            yield Padding.indent(table("place", "step", "sure", rows=rows, header=False), 2)
     if len(subjects) > MOST:
         left = len(subjects) - MOST
         yield Text(f"and {left} more workloads or options in the report", "dim")
@@ -86,7 +86,7 @@ def _failures(cells: Sequence[Row]) -> Iterator[RenderableType]:
         if others:
             line.append(f" and {numbers.count(len(others), 'more cell')}")
         yield line
-        yield Padding(plain(shortened(row["reason"]), "dim"), (0, 0, 0, 2), expand=False)
+        yield Padding.indent(plain(shortened(row["reason"]), "dim"), 2)
     if (left := len(failed) - MOST) > 0:
         yield Text(f"\nand {numbers.count(left, 'more reason')} in the report", style="dim")
 

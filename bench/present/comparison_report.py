@@ -177,7 +177,6 @@ ALIKE = (
     "Both runs have the same machine, versions, environment variables, commit, files and options."
 )
 
-
 APART = (
     "The two runs were not measured side by side. Step times also differ by any drift of the host "
     "between them, so their intervals are wide: identical programs that ran one after the other "

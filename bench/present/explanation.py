@@ -24,7 +24,6 @@ from bench.records.step_programs import StepProgram, unpacked
 _ROWS = 10
 """The number of causes, largest first, that fit on a screen; the others share a row."""
 
-
 _CHANCE = "What differs between their traces is noise, or comes from memory placement."
 
 _COLUMNS = (

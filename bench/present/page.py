@@ -39,7 +39,7 @@ def content(found: Tables, manifest: Manifest, projected: str = "") -> dict[str,
     cells = found.rows
     ended = Counter(cell["status"] for cell in cells)
     data = page_data.build(found, manifest)
-    subjects = sentences.by_subject(sentences.summaries(found))
+    answers = sentences.answers(sentences.summaries(found))
     names = numbers.count(len(data["implementations"]), "implementation")
     situations = numbers.count(len(found.comparisons), "situation")
     timed = sum(bool(block.ranked) for block in found.comparisons)
@@ -56,8 +56,8 @@ def content(found: Tables, manifest: Manifest, projected: str = "") -> dict[str,
         "tally": sentences.tally(cells),
         "started": run_environment.started(manifest),
         "subjects": [
-            (name, [_marked(text, data["implementations"]) for text in sentences.advice(own)])
-            for name, own in subjects
+            (subject, [_marked(text, data["implementations"]) for text in texts])
+            for subject, texts in answers.items()
         ],
         "matrix": placing_table.make(found),
         "failures": [(ended[name], STATUSES[name].label) for name in FAILURES if ended[name]],

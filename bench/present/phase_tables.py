@@ -133,9 +133,9 @@ def parted_losses(trainings: Iterable[Training]) -> str:
 
 
 def unfinished_losses(trainings: Sequence[Training], found: Tables) -> list[str]:
-    """Return the curves that are missing or end early, with the reasons."""
+    """Return the cells whose curves are missing or end early, with the reasons."""
     known = {training.block.name for training in trainings}
-    curves = ((t.block, c) for t in trainings for c in t.every)
+    curves = ((t.block, c) for t in trainings for c in t.curves)
     ended = [f"{block.name}/{one.arm}: {one.reason}" for block, one in curves if one.reason]
     lost = (block for block in found.comparisons if block.name not in known)
     return [*ended, *(f"{block.name}/{arm}: {block.ended}" for block in lost for arm in block.arms)]

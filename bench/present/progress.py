@@ -70,9 +70,6 @@ class Remaining:
 STYLES = {name: status.style for name, status in STATUSES.items()}
 """Colours of the statuses, in the order in which they are listed."""
 
-REFRESHES_PER_S = 1
-"""Low, because each refresh occupies a core and so disturbs the measurement."""
-
 
 class Progress:
     """A display of how far the run has come, its activity, its verdicts and the time left.
@@ -97,9 +94,8 @@ class Progress:
         self._block, self._launch, self._phase = "starting", "", ""
         self._verdicts: dict[Block, Mapping[str, Claim]] = {}
         self._ended: Counter[str] = Counter()
-        self._display = Live(
-            self, console=console, transient=True, refresh_per_second=REFRESHES_PER_S
-        )
+        # Each refresh occupies a core and so disturbs the measurement.
+        self._display = Live(self, console=console, transient=True, refresh_per_second=1)
 
     def __enter__(self) -> Self:
         if live(self._console):

@@ -168,10 +168,9 @@ def advice(own: Sequence[Summary]) -> list[str]:
         left = [each for each in left if each not in where]
         places = _places([each.among(own) for each in where])
         places = "" if len(where) == len(compared) else f" with {places}"
-        widest = max(where, key=lambda each: each.comparison.standings.behind[best][1])
-        at, there = (f" with {e.among(own)}" * (len(where) > 1) for e in (worst, widest))
+        at = f" with {worst.among(own)}" * (len(where) > 1)
         avoid = _avoid(best, worst, at) if worst in where else ""
-        said.append(f"{_use(best, places, max(reach[best]), there, own[0].wide)}{avoid}.")
+        said.append(f"{_use(best, where, own, places)}{avoid}.")
     return [*filter(None, [*said, *_other_frameworks(own), approximate(own)])]
 
 
@@ -219,14 +218,19 @@ def approximate(own: Sequence[Summary]) -> str:
     return f"{said} {baselines}: {listing(times)}."
 
 
-def _use(name: str, places: str, bound: float, there: str, wide: float) -> str:
-    """Say what to use; `there` is where its bound is the largest."""
+def _use(name: str, where: Sequence[Summary], own: Sequence[Summary], places: str) -> str:
+    """Say what to use in blocks that it leads; `places` names them, where others lead elsewhere."""
+    widest = max(where, key=lambda each: each.comparison.standings.behind[name][1])
+    bound = widest.comparison.standings.behind[name][1]
+    there = f" with {widest.among(own)}" * (len(where) > 1)
     if math.isinf(bound):
         best = "the best estimate" + " on average" * bool(there)
         return f"{name} has {best}{places}, but there are too few rounds for a bound"
     if bound == 1:
-        return f"Use {name}{places}: it is fastest"
-    if bound > wide:
+        alone = all(len(each.comparison.standings.leaders) == 1 for each in where)
+        tied = "nothing is faster, but others run the same program"
+        return f"Use {name}{places}: {'it is fastest' if alone else tied}"
+    if bound > widest.wide:
         return (
             f"{name} is among the leaders{places}, but the data do not decide: another may be "
             f"{bounds.faster(bound)}{there}, and more rounds or launches would narrow this"

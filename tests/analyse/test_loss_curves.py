@@ -133,7 +133,7 @@ def test_a_worker_that_ended_before_it_trained_is_a_caveat(tmp_path: Path) -> No
 
 
 def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
-    directory = synthetic.write(tmp_path, PLAN)
+    directory = synthetic.write(tmp_path, replace(PLAN, devices=(2,)))
 
     def change(row: dict) -> None:
         if row["arm"] == WHOLE_BATCH:
@@ -143,7 +143,10 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
     run = store.load(directory)
     found = cell_table.build(run)
     assert all(each.largest is None for one in loss_curves.find(found) for each in one.curves)
-    assert "oom: no room" in unfinished(found, run.manifest)
+    assert unfinished(found, run.manifest) == (
+        "There is no whole loss curve of 1 reference, for instance whole batch of "
+        "mlp-base/data=2/b64/fp32: oom: no room."
+    )
     assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
     page_data.encode(page_data.build(found, run.manifest))
 

@@ -768,6 +768,10 @@ def test_what_was_never_timed_together_is_told_apart_by_the_noise_floor(blank: P
     ]
     names = "cells => usable(cells).map(({ name }) => name)"
     assert run_script(blank, names, cells) == ["a", "b", "c"]
+    same = {**block, "leaders": [0, 1], "spread": 1, "ratios": {"1/0": [1, 1, 1]}}
+    both = [{"name": f"n{arm}", "arm": arm, "of": same, "step_s": 1.0} for arm in (0, 1)]
+    told = run_script(blank, "cells => useOf(cells, 0, '').innerText", both)
+    assert told == "Use n0 or n1: they run the same program (1.00\u202fs per step)."
     sizes = [100, 999, 1024, 23_800_000, 85e9]
     limits = run_script(blank, "sizes => sizes.map(limitAbove)", sizes)
     assert limits == [100, 1000, 1024, 23 * 2**20, 80 * 2**30]

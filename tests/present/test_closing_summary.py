@@ -57,6 +57,16 @@ def test_those_that_cannot_be_told_apart_lead_together(tmp_path):
     )
 
 
+def test_one_of_equal_programs_is_not_called_fastest(tmp_path):
+    names = ("jit_spmd", "pmap", "slow")
+    programs = dict.fromkeys(names[:2], ("f" * 16, "d" * 16, 0))
+    ratios = dict(zip(names, (1.0, 1.0, 2.0), strict=True))
+    plan = synthetic.Plan(devices=(1, 2), ratios=ratios, programs=programs)
+    _, answer, *_ = closing_lines(synthetic.write(tmp_path, plan), 1000)
+    use = "  Use jit_spmd: nothing is faster, but others run the same program; avoid slow: at least"
+    assert answer.startswith(use)
+
+
 def test_a_small_run_takes_ten_lines(tmp_path):
     ratios = {"jit_spmd": 1.0, "pmap": 1.1, "shard_map_psum": 0.9, "python_loop": 4.0}
     plan = synthetic.Plan(devices=(1, 2), ratios=ratios, launches=3, rounds=24)
@@ -68,6 +78,14 @@ def test_the_answer_of_a_published_run_takes_ten_lines(run):
     console = Console(file=io.StringIO(), width=80)
     closing_summary.print_answers(console, store.load(run))
     assert len(console.file.getvalue().splitlines()) <= 10
+
+
+def test_lines_end_with_their_text_in_a_wide_terminal(tmp_path):
+    """Blanks up to its width would wrap where the lines are pasted."""
+    text = io.StringIO()
+    run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(1, 2, 4), rounds=6)))
+    closing_summary.print_answers(Console(file=text, width=1000), run)
+    assert all(line == line.rstrip() for line in text.getvalue().splitlines())
 
 
 def test_an_arm_alone_has_nothing_to_be_compared_with(tmp_path):

@@ -20,7 +20,7 @@ from bench.present import charts, run_tables
 from bench.present.bounds import TWICE
 from bench.present.charts import CHARTS, LOG_TICKS, PARTS, SPECS
 from bench.present.columns import Table, missing
-from bench.present.plots.vega_plot import LABELS, WIDTH, panel_sizes, spec_of, time_and_share
+from bench.present.plots.vega_plot import LABELS, WIDTH, spec_of, time_and_share
 from bench.records import numbers
 from bench.records.grouping import grouped
 from bench.records.statuses import STATUSES
@@ -197,8 +197,9 @@ def _faceted(
     places, rest = some(list(found), subject.panels, what)
     shown = [row for place in places for row in found[place]]
     looks = subject.looks(row["name"] for row in shown)
-    sizes = panel_sizes(len(places), beside, labels)
-    values |= {"rows": shown, "places": places, **looks, **sizes}
+    columns = min(len(places), beside)
+    width = min(320, (WIDTH - labels) // columns - 20)
+    values |= {"rows": shown, "places": places, "columns": columns, "width": width, **looks}
     note = CHARTS[kind]["note"].format(margin=numbers.percent(subject.blocks[0].margin))
     yield Plan(len(places), partial(spec_of, kind, values), note + rest)
 
@@ -236,12 +237,12 @@ def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
     time = {
         "title": words["panels"]["step"],
         "rows": _points(curve, "step", "_s"),
-        "guides": _guides(ideal),
+        "guides": [{"x": devices, "value": step_s} for devices, step_s in ideal],
     }
     share = {
         "title": words["panels"]["efficiency"],
         "rows": _points(curve, "efficiency", ""),
-        "guides": _guides([(devices, 1.0) for devices, _ in ideal]),
+        "guides": [{"x": devices, "value": 1.0} for devices, _ in ideal],
     }
     return time_and_share("curve", values, time, share)
 
@@ -254,7 +255,3 @@ def _points(curve: Scaling, key: str, suffix: str) -> list[Row]:
         {name: None if missing(point[own]) else point[own] for name, own in columns.items()}
         for point in curve.points.to_dict("records")
     ]
-
-
-def _guides(points: Iterable[Sequence[float]]) -> list[Row]:
-    return [{"x": x, "value": value} for x, value in points]

@@ -120,12 +120,6 @@ def colours() -> dict[str, str]:
     return dict(re.findall(r"--([\w-]+): light-dark\((#\w+)", _STYLE.read_text("utf-8")))
 
 
-def panel_sizes(panels: int, most: int, labels: int) -> dict[str, int]:
-    """Return the number of panels in a row, `columns`, and the `width` of each in pixels."""
-    columns = min(panels, most)
-    return {"columns": columns, "width": min(320, (WIDTH - labels) // columns - 20)}
-
-
 def spec_of(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Vega-Lite specification of a kind of chart, like `specOf` in web/chart_style.js.
 

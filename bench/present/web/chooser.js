@@ -77,9 +77,11 @@ function useOf(cells, limit, where) {
     meshes.length > 1 ? ` (${cell.of.mesh})` : "",
   ]);
   const others = more ? ` or ${more} more` : "";
-  const tied = best.length > 1 ? `: ${best.length > 2 ? "any" : "either"} of them may be the fastest` : "";
   const highest = widestRatio(best);
-  const bounded = tied && highest < 2; // rounded up to a tenth of a percent
+  const which = `${best.length > 2 ? "any" : "either"} of them may be the fastest`;
+  const told = highest === 1 ? "they run the same program" : which;
+  const tied = best.length > 1 ? `: ${told}` : "";
+  const bounded = tied && highest > 1 && highest < 2; // rounded up to a tenth of a percent
   const bound = bounded ? `within ${percent(Math.ceil(1000 * (highest - 1)) / 1000)}; ` : "";
   const ends = [Math.min, Math.max].map((end) => end(...best.map(({ step_s }) => step_s)));
   const times = unique(ends.map((end) => si(end, "s"))).join(" to ");

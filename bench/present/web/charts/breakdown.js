@@ -5,10 +5,9 @@ GROUPS.breakdown = (target) => {
   if (!traced.length) return null;
   const [shown, note] = panelled(traced, "breakdown");
   const share = chosen("bars") === "share";
-  const kind = "breakdown";
   const rows = shown.flatMap((cell) =>
     PARTS.map(({ key, title: what }, number) =>
-      rowOf(cell, kind, { part: key, what, number, seconds: cell.traced.parts[key] }),
+      rowOf(cell, "breakdown", { part: key, what, number, seconds: cell.traced.parts[key] }),
     ),
   );
   const parts = PARTS.filter(({ key }) => rows.some((row) => row.part === key && row.seconds > 0));
