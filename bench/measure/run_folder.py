@@ -165,7 +165,7 @@ def describe_run(
             **asked,
         },
         **cast("Devices", {k: v for k, v in catalogue.items() if k in Devices.__annotations__}),
-        "host": {**describe_host(), "usable_cores": catalogue["usable_cores"]},
+        "host": describe_host() | {name: catalogue[name] for name in ("usable_cores", "processes")},
         "environment": recorded_variables(),
         "git": describe_code(),
     }
@@ -179,6 +179,8 @@ def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
     host, before, here = run.manifest["host"], run.manifest["environment"], recorded_variables()
     then |= {"processor": host["cpu"], "cores": host["usable_cores"], "variables": before}
     now |= {"processor": processor_name(), "cores": catalogue["usable_cores"], "variables": here}
+    now["launched processes"] = catalogue["processes"]
+    then["launched processes"] = host.get("processes", catalogue["processes"])  # once not stored
     faults = [
         f"--resume: {run.directory.name} was measured with {name} {old}, and here it is "
         f"{now.get(name)}; rows of different machines or versions do not belong in one run"

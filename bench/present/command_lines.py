@@ -20,14 +20,23 @@ def of_cells(manifest: Manifest, names: Collection[str]) -> str:
     """Return the command that measures some of a run's cells again, with all of its options."""
     if is_race(manifest):
         return LIBRARY
-    return of_words([*_without("-k", manifest["argv"]), "-k", " or ".join(names)])
+    return of_words([*_split(manifest["argv"], "-k")[1], "-k", " or ".join(names)])
+
+
+def resuming(name: str, manifest: Manifest) -> str:
+    """Return the options that continue a run, in every process if a launcher started several."""
+    return shlex.join(["--resume", name, *_split(manifest["argv"], "--distributed")[0]])
 
 
 def of_words(words: Sequence[str]) -> str:
     """Return a command line of these words, without `--run NAME`."""
-    return f"{PROGRAM} {shlex.join(_without('--run', words))}"
+    return f"{PROGRAM} {shlex.join(_split(words, '--run')[1])}"
 
 
-def _without(option: str, words: Sequence[str]) -> list[str]:
-    both = pairwise(("", *words))
-    return [word for before, word in both if option not in (before, word.partition("=")[0])]
+def _split(words: Sequence[str], option: str) -> tuple[list[str], list[str]]:
+    """Return the words of an option with a value, and all others."""
+    own: list[str] = []
+    others: list[str] = []
+    for before, word in pairwise(("", *words)):
+        (own if option in (before, word.partition("=")[0]) else others).append(word)
+    return own, others

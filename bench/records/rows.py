@@ -322,7 +322,8 @@ class Manifest(Devices):
     config: dict[str, Any]
     """The resolved options: workloads, implementations, meshes, batches, precisions, scaling ..."""
     host: dict[str, Any]
-    """os, cpu, physical_cores, memory_bytes, load (1 minute) of rank 0; usable_cores of all."""
+    """os, cpu, physical_cores, memory_bytes, load (1 minute) of rank 0; usable_cores of all, and
+    the processes that a launcher has started, or 1."""
     environment: dict[str, str]
     """Variables that change how XLA runs, where set: XLA_FLAGS, JAX_*, NPROC ..."""
     git: dict[str, Any]
