@@ -14,6 +14,7 @@ from bench.commands.shared_options import add_help
 from bench.measure.processes.guarded import ChildError
 from bench.plan.option_values import BadInput
 from bench.records.files import DISK_FULL, NotStoredError
+from bench.records.git_files import RevisionError
 from bench.records.store import StoreError
 
 FAILED, BAD_INPUT, INTERRUPTED = 3, 4, 130
@@ -60,7 +61,7 @@ def refuse(text: str, code: int = BAD_INPUT) -> NoReturn:
 def _ending_on_errors() -> Iterator[None]:
     try:
         yield
-    except (BadInput, StoreError, PermissionError) as error:
+    except (BadInput, StoreError, RevisionError, PermissionError) as error:
         refuse(message(error))
     except (ChildError, NotStoredError) as error:
         refuse(str(error), FAILED)

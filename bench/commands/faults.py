@@ -59,6 +59,7 @@ def faults(
     console = plain_console()
     known = {fault.name: fault for fault in FAULTS}
     wrong = ["--limit: it has no effect without --right"] if limit is not None and not right else []
+    wrong += ["--right injects no faults, so name none"] if right and names else []
     folder = new_folder(wrong, run, "faults")
     for name in names or ():
         collected(wrong, choice(known), name, "fault")
@@ -70,8 +71,6 @@ def faults(
             console.print(f"{fault.name}  ({fault.kind}) {fault.how}", soft_wrap=True)
         return
     if right:
-        if names:
-            refuse("--right injects no faults, so name none")
         _measure_right(right, 7200.0 if limit is None else limit, folder)
 
     def done(fault: Fault, outcome: Outcome) -> None:

@@ -2,7 +2,6 @@
 
 import typer
 
-from bench.commands.exits import refuse
 from bench.records.paths import REPORTS
 
 
@@ -14,8 +13,6 @@ def gallery() -> None:
     """
     from bench.present.gallery import index
 
-    if not REPORTS.is_dir():
-        refuse(f"there is no folder {REPORTS}/ here")
     page, entries = index.build(REPORTS)
     for entry in entries:
         typer.echo(f"{entry.folder}: {entry.headline}")

@@ -46,7 +46,6 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(name, None)
-    listing = {"--collect-only", "--co"} & set(arguments)
     # pytest-benchmark's table of all cells is too long to read, so it is shown on request only.
     table_options = ("--benchmark-compare", "--benchmark-columns", "--benchmark-verbose")
     wants_table = any(word.startswith(table_options) for word in arguments)
@@ -55,7 +54,7 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
         *("-p", "pytest_benchmark.plugin", "-p", f"{PLUGINS}.run_plugin"),
         *(word for plugin in plugins for word in ("-p", f"{PLUGINS}.{plugin}")),
         "--capture=no",
-        "-q" if listing else "-qq",
+        "-q" if {"--collect-only", "--co"} & set(arguments) else "-qq",
         *([] if wants_table else ["--benchmark-quiet"]),
         # A path might contain a `[` or `::`, which pytest takes for the name of a test.
         *("--noconftest", "--pyargs", f"{PLUGINS}.cells_test"),

@@ -70,17 +70,15 @@ def selftest(
             refuse(f"{again} is not a self-test in {REPORTS}/, or it was not finished")
         _build(folder)
         return
-    peers = tuple(peer or PEERS) if peer_trials else ()
+    patterns, peers = tuple(load or PATTERNS), tuple(peer or PEERS) if peer_trials else ()
     faults: list[str] = []
     folder = new_folder(faults, run, "selftest")
-    for option, words, known in (("--load", load or (), PATTERNS), ("--peer", peers, PEERS)):
+    for option, words, known in (("--load", patterns, PATTERNS), ("--peer", peers, PEERS)):
         for word in words:
             collected(faults, choice(known), word, option)
     if faults:
         raise BadInput(faults)
-    settings = Settings(
-        processes, peer_trials, seconds, report_cells, tuple(load or PATTERNS), peers
-    )
+    settings = Settings(processes, peer_trials, seconds, report_cells, patterns, peers)
     session, console = Session(settings, folder), plain_console()
     for tool, reason in session.unavailable.items():
         console.print(f"{tool} is skipped: {reason}", soft_wrap=True)

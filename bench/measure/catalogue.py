@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -25,16 +24,15 @@ from bench.records.messages import (
     SupportRequest,
     cell_request,
 )
-from bench.records.paths import ROOT
+from bench.records.paths import ROOT, module_command
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
+COMMAND = module_command("bench.worker.answer.available")
 TIMEOUT_S = 300.0
 """Time limit that allows for the first initialization of an accelerator."""
 
-SUPPORT_COMMAND = (sys.executable, "-m", "bench.worker.answer.cell_requests", "support")
+SUPPORT_COMMAND = (*module_command("bench.worker.answer.cell_requests"), "support")
 SUPPORT_TIMEOUT_S = 120.0
 
-LAYOUT_COMMAND = (sys.executable, "-m", "bench.worker.answer.cell_requests", "inspect")
 LAYOUT_TIMEOUT_S = 600.0
 
 Reasons = Mapping[str, Mapping[str, str]]
@@ -148,7 +146,8 @@ def read_layout(
     cell = next(c for c in plan.cells if c.implementation == options.implementations[0])
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
     request = json.dumps(cell_request(cell, catalogue))
-    answer = ask(LAYOUT_COMMAND, request, environment, LAYOUT_TIMEOUT_S)
+    command = (*module_command("bench.worker.answer.cell_requests"), "inspect")
+    answer = ask(command, request, environment, LAYOUT_TIMEOUT_S)
     if answer.code is None:
         raise ChildError(f"{cell.name} was not built within {LAYOUT_TIMEOUT_S:.0f} s")
     if answer.code:

@@ -1,7 +1,6 @@
 """An examination of this machine: what Lockstep can measure here, and what to install or set."""
 
 import json
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,7 @@ from bench.records.host import CPUS, describe_host, installed, shown
 from bench.records.machine_rows import Board, Gpus, JaxDevices, Limits, Machine
 from bench.records.messages import PACKAGES
 from bench.records.numbers import bytes_, count
-
-COMMAND = (sys.executable, "-m", "bench.worker.answer.machine_devices")
+from bench.records.paths import module_command
 
 SHOWN = (
     *("jax", "jaxlib", "flax", "optax", "nvidia-ml-py", "libtpu"),
@@ -54,7 +52,8 @@ def examine(root: Path = Path("/")) -> Machine:
 
 def read_devices() -> JaxDevices:
     """Read the devices in a child process, so that this one holds no device memory."""
-    answer = ask(COMMAND, "", child_environment(), TIMEOUT_S)
+    command = module_command("bench.worker.answer.machine_devices")
+    answer = ask(command, "", child_environment(), TIMEOUT_S)
     if answer.code == 0:
         return cast("JaxDevices", json.loads(answer.out))
     why = f"jax finds no device: its process {answer.blame}"

@@ -30,7 +30,7 @@ from bench.records import files
 from bench.records.arms import version_arm
 from bench.records.cells import base_of
 from bench.records.messages import JAX_CHILD, BaseFile, Catalogue, ImplementationEntry
-from bench.records.paths import CHECKOUT, ROOT
+from bench.records.paths import CHECKOUT, ROOT, module_command
 from bench.records.printable import readable
 from bench.records.temporary_folders import temporary_folder
 from bench.records.variants import required_file
@@ -179,7 +179,7 @@ def write_arm(
     It is named after the arm, and has the digest of the implementation's file `origin`, so that
     they change together. `variables` are those of a variant.
     """
-    command = [str(environment.python), "-m", JAX_CHILD, str(origin)]
+    command = [*module_command(JAX_CHILD, str(environment.python)), str(origin)]
     traits = {"packages": ["jax"], "command": command, "variables": dict(variables)}
     path = folder / f"{name}.py"
     text = f'"""{name}, {files.digest(origin.read_bytes())}."""\n\nFOREIGN = {traits}\n'

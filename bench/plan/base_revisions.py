@@ -45,14 +45,18 @@ def find_repository(folder: Path, revision: str) -> Repository:
     except RevisionError as error:
         installed = folder == ROOT / "implementations"
         own = "; name a file of your own with --implementation-path" if installed else ""
-        raise RevisionError(f"{folder} is not in a git repository{own} ({error})") from error
+        raise RevisionError(f"{folder}: git reads no repository there{own} ({error})") from error
     wanted = ("rev-parse", "--verify", "--end-of-options")
     try:
         base = git(root, *wanted, f"{revision}^{{commit}}").strip()
     except RevisionError as error:
         raise RevisionError(f"{revision!r} is not a revision of {root}{_hint(root)}") from error
     head = git(root, *wanted, "HEAD^{commit}").strip()
-    return Repository(root, base, head, dirty=_changed(root))
+    status = ("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=all")
+    changes = git(root, *status).split("\0")
+    # New files count only if they are Python: others are output, such as the run's own folder.
+    dirty = any(not line.startswith("??") or line.endswith(".py") for line in changes if line)
+    return Repository(root, base, head, dirty)
 
 
 @contextlib.contextmanager
@@ -71,14 +75,6 @@ def checkouts(repositories: Collection[Repository]) -> Iterator[dict[Path, Path]
             git(one.root, "checkout-index", "--all", f"--prefix={place}/", variables=index)
             (place / ".git").mkdir(parents=True)  # marks a checkout for bench.worker.file_loader
         yield places
-
-
-def _changed(root: Path) -> bool:
-    """Return whether a tracked file has changed, or there is an untracked Python file."""
-    # Other new files are output, such as the run's own folder.
-    status = ("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=all")
-    changes = git(root, *status).split("\0")
-    return any(not line.startswith("??") or line.endswith(".py") for line in changes if line)
 
 
 def _hint(root: Path) -> str:

@@ -143,9 +143,9 @@ def read_files(path: Path, *modules: str, roots: Sequence[Path] | None = None) -
 
 
 def _roots() -> list[Path]:
-    """Return the folders from which a worker imports, except installed packages."""
+    """Return the folders from which a worker imports, Lockstep's first, but no installed ones."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [Path.cwd(), ROOT, *(Path(entry).resolve() for entry in inherited if entry)]
+    folders = [ROOT, Path.cwd(), *(Path(entry).resolve() for entry in inherited if entry)]
     return [
         one
         for one in dict.fromkeys(folders)

@@ -129,6 +129,7 @@ class _PageData:
                 "mesh": str(block.block.mesh),
                 "batch": block.block.batch,
                 "devices": block.block.mesh.size,
+                "oversubscribed": block.oversubscribed,
                 "baseline": self.arms.get(block.baseline, -1),
                 "margin": block.margin,
                 "floor": block.floor_width,

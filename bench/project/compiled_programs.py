@@ -10,7 +10,6 @@ this machine has, the devices' own compiler can be used.
 import itertools
 import json
 import operator
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -40,7 +39,7 @@ from bench.records.messages import (
     Lack,
     cell_request,
 )
-from bench.records.paths import ROOT
+from bench.records.paths import ROOT, module_command
 from bench.records.rows import CellRow
 
 MOST_DEVICES = 1024
@@ -77,7 +76,6 @@ class NoProgram:
 Read = Callable[[Sequence[Cell]], Sequence[Program | NoProgram]]
 """A compiler of cells, such as `programs`."""
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.compile_only")
 COMPILER = ROOT / "bench/worker/answer/compile_only.py"
 
 ROOM = 2 << 30
@@ -147,7 +145,7 @@ def programs(
             CompileRequest(**cell_request(cell, catalogue), elsewhere=not here) for cell in part
         )
         return Child(
-            COMMAND,
+            module_command("bench.worker.answer.compile_only"),
             "\n".join(map(json.dumps, requests)),
             compiling_environment(platform, _devices(part[0]), here=here),
             lambda line: answered(part.popleft(), json.loads(line)),

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -25,6 +24,7 @@ from bench.records.grouping import grouped
 from bench.records.largest_batches import MaxBatchRow, key, key_of
 from bench.records.messages import Catalogue, Fit, cell_request
 from bench.records.numbers import count
+from bench.records.paths import module_command
 from bench.records.rows import CellRow
 
 _TRIES = 4
@@ -36,7 +36,6 @@ RESOLUTION = 16
 GROWTH = 16
 """Largest factor between a guess and the batches compiled before, as distant lines mislead."""
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.cell_requests", "fit")
 TIMEOUT_S = 900.0
 
 
@@ -252,7 +251,8 @@ def prove_fit(cell: Cell, catalogue: Catalogue) -> Fit:
     """Run some steps of a cell with one process and no variant on its mesh, on this machine."""
     before = oom_kills.count_kills()
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
-    answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)
+    command = (*module_command("bench.worker.answer.cell_requests"), "fit")
+    answer = ask(command, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)
     if answer.code == 0:
         return cast("Fit", json.loads(answer.out))
     if answer.code is None:

@@ -27,13 +27,13 @@ class RevisionError(Exception):
 def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
     """Return the output of a git command that runs in a folder, with these variables.
 
-    Raises RevisionError with the last line of git's errors, or the reason why git did not run.
+    Raises RevisionError with git's last error and advice, or the reason why git did not run.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
     try:
         done = subprocess.run(  # noqa: S603
             ["git", "-C", str(folder), *arguments],  # noqa: S607 (the git on the path is wanted)
-            env={**environment, "GIT_TERMINAL_PROMPT": "0", **(variables or {})},
+            env={**environment, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(variables or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -46,17 +46,20 @@ def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = Non
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RevisionError(str(error)) from error
     if done.returncode:
-        *_, last = done.stderr.strip().splitlines() or [f"git ended with {done.returncode}"]
-        raise RevisionError(last)
+        said = " ".join("".join(done.stderr.rpartition("fatal: ")[1:]).split())
+        raise RevisionError(said or f"git ended with {done.returncode}")
     return done.stdout
 
 
 def tracked_folders(parent: Path) -> set[str] | None:
-    """List the folders in `parent` that contain tracked files; None outside of git."""
-    with contextlib.suppress(RevisionError):
+    """List folders in `parent` with tracked files; None outside of git; may raise RevisionError."""
+    try:
         listed = git(parent, "ls-files", "-z").split("\0")
-        return {name.partition("/")[0] for name in listed if "/" in name}
-    return None
+    except RevisionError as error:
+        if "dubious ownership" in str(error):  # there is a repository, which git refuses to read
+            raise
+        return None
+    return {name.partition("/")[0] for name in listed if "/" in name}
 
 
 def shipped_implementations(root: Path = ROOT, *, checkout: bool = CHECKOUT) -> set[str]:

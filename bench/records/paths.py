@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +20,11 @@ def as_typed(command: str) -> str:
     if "NOX_CURRENT_SESSION" in os.environ:
         return f"nox -s {'bench' if command == 'run' else command} --"
     return f"{PROGRAM} {command}"
+
+
+def module_command(module: str, python: str = sys.executable) -> tuple[str, ...]:
+    """Return the command of a process that runs a module of Lockstep, not the user's `bench.py`."""
+    return (python, "-P", "-m", module)
 
 
 REPORTS = Path("reports")

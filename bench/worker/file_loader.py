@@ -27,6 +27,9 @@ implementation_files = partial(python_files, implementations)
 workload_files = partial(python_files, bench.contract.workloads)
 """Return the files of implementations/ or bench/contract/workloads/, and those from outside."""
 
+if sys.flags.safe_path:  # the user's files import from here as well, after Lockstep is imported
+    sys.path.insert(0, str(Path.cwd()))
+
 _loaded: dict[str, ModuleType] = {}
 """Modules that `load` has imported, by name: a file could change `sys.modules`."""
 

@@ -60,7 +60,7 @@ def test_the_gate_gets_the_options_and_gives_its_code_and_summary(tmp_path, code
     options = "--meshes data=1 -k \"jit_spmd or pmap\" '$(touch never)'"
     assert run_script(tmp_path, "Gate", BASE="main", OPTIONS=options, CODE=code) == int(code)
     assert (tmp_path / "called").read_text().split("\n") == [
-        *("-m", "bench", "regress", "main", "--run", "lockstep-gate"),
+        *("-P", "-m", "bench", "regress", "main", "--run", "lockstep-gate"),
         *("--meshes", "data=1", "-k", "jit_spmd or pmap", "$(touch never)"),
     ]  # fmt: skip
     assert (tmp_path / "output").read_text() == f"code={code}\n"
@@ -68,7 +68,9 @@ def test_the_gate_gets_the_options_and_gives_its_code_and_summary(tmp_path, code
     assert not (tmp_path / "never").exists()
 
 
-def test_the_gate_takes_no_options_too(tmp_path) -> None:
+def test_the_gate_takes_no_options_too_and_lockstep_s_own_checkout(tmp_path) -> None:
+    (tmp_path / "bench/commands").mkdir(parents=True)
+    (tmp_path / "bench/commands/regress.py").touch()
     assert run_script(tmp_path, "Gate", BASE="main", OPTIONS="", CODE="0") == 0
     words = (tmp_path / "called").read_text().split("\n")
     assert words == [*("-m", "bench", "regress", "main", "--run", "lockstep-gate")]

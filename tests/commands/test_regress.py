@@ -21,7 +21,7 @@ from bench.plan.base_revisions import checkouts, find_repository
 from bench.present import gate_comment
 from bench.records import store
 from bench.records.cells import base_of
-from bench.records.git_files import RevisionError
+from bench.records.git_files import RevisionError, tracked_folders
 from bench.records.paths import ROOT
 from bench.worker.file_loader import base_modules, load
 from tests.slow import slow
@@ -246,7 +246,7 @@ def test_without_a_repository_or_anything_to_compare_it_is_refused(gate: Gate) -
     outside.touch()
     done = gate.front("regress", "main", "--implementation-path", str(outside))
     assert done.code == 4, done
-    assert "is not in a git repository" in done.err
+    assert "git reads no repository there" in done.err
     assert "name a file" not in done.err, "one is named"
     gate.write("newest", "steps")
     path = str(gate.repository / "steps/newest.py")
@@ -452,6 +452,15 @@ def test_a_shallow_clone_says_so(gate: Gate, tmp_path: Path) -> None:
     git(tmp_path, "clone", "--quiet", "--depth", "1", gate.repository.as_uri(), "shallow")
     with pytest.raises(RevisionError, match="shallow clone"):
         find_repository(tmp_path / "shallow", "HEAD~1")
+
+
+def test_a_repository_of_another_user_is_named_with_git_s_advice(gate: Gate, monkeypatch) -> None:
+    """As in a container; `not a git repository` would be untrue."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(RevisionError, match=r"dubious ownership .* safe\.directory"):
+        find_repository(gate.repository, "main")
+    with pytest.raises(RevisionError, match="dubious ownership"):
+        tracked_folders(gate.repository)  # the gallery would list trial runs as published
 
 
 # Modules.

@@ -39,9 +39,7 @@ def test_a_run_of_a_launcher_is_not_resumed_in_one_process(monkeypatch: pytest.M
     )
     here: Any = {**devices, "usable_cores": 2}
     refuse_other_machine(run, {**here, "processes": 2})
-    with pytest.raises(
-        BadInput, match="launched processes 2, and here it is 1"
-    ):
+    with pytest.raises(BadInput, match="launched processes 2, and here it is 1"):
         refuse_other_machine(run, {**here, "processes": 1})
     del host["processes"]
     refuse_other_machine(run, {**here, "processes": 1})

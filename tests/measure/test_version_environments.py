@@ -195,7 +195,7 @@ def test_a_base_is_a_foreign_file_for_the_other_python():
     bases = VersionBases("jax==0.10.2", {"pmap": path}, {}, (), (), environment=environment)
     with bases.checked_out() as files:
         traits = traits_of(Path(files["pmap@base"]["path"]))
-        words = ["/env/bin/python", "-m", "bench.worker.foreign.jax_child", str(path)]
+        words = ["/env/bin/python", "-P", "-m", "bench.worker.foreign.jax_child", str(path)]
         assert traits == {"packages": ["jax"], "command": words, "variables": {}}
     assert not Path(files["pmap@base"]["path"]).exists()
     assert bases.record()["versions"] == {"jax": "0.10.2"}

@@ -34,6 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "own/first.py": "def late():\n    from .second import two\n",
         "own/second.py": "two = 2\n",
         "own/unused.py": "",
+        "bench.py": "its name is that of Lockstep's package, which is imported instead",
     }.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

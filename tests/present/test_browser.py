@@ -679,7 +679,7 @@ def test_the_chooser_answers_from_stored_rows(browser: Browser, tmp_path: Path) 
     plan = synthetic.Plan(
         workloads=("linear-base", "mlp-base"), devices=(1, 4), batches=("strong", "weak"),
         rounds=8, alone=frozenset({"pmap"}), ratios={**synthetic.RATIOS, "near": 0.93},
-        endings={("python_loop", 4): ("oom", "too large")},
+        endings={("python_loop", 4): ("oom", "too large")}, usable_cores=2,
     )  # fmt: skip
 
     def enlarge(row: dict[str, Any]) -> None:
@@ -700,6 +700,7 @@ def test_the_chooser_answers_from_stored_rows(browser: Browser, tmp_path: Path) 
     )
     assert workloads == [block.subject for block in run.comparisons[:: len(run.comparisons) // 2]]
     assert counts == ["1", "4"]
+    assert page.locator("#on").input_value() == "1", "four devices share two cores"
     assert len(limits) == 4, "any, and what leaves out one to three"
     ties, chosen = 0, {}
     for workload, count, limit in itertools.product(workloads, counts, limits):

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +20,9 @@ from bench import __main__ as command_line
 from bench.analyse import cell_table
 from bench.commands import exits
 from bench.commands.shared_options import load_run
+from bench.measure import catalogue
+from bench.measure.environment import child_environment
+from bench.measure.processes.guarded import ask
 from bench.plan.option_values import BadInput
 from bench.plan.selection import selector
 from bench.present import print_plots
@@ -426,9 +430,20 @@ def test_a_plan_ranks_what_fits_and_marks_the_rest(tmp_path) -> None:
         assert "75.4 GiB" in text
 
 
+@cache
+def asked_once(command, question, timeout_s):
+    return ask(command, question, child_environment(), timeout_s)
+
+
 @pytest.fixture
 def _no_jax(monkeypatch) -> None:
+    """Nothing is compiled, and one process says what all these tests can choose from."""
+
+    def answered(command, question, _environment, timeout_s):
+        return asked_once(command, question, timeout_s)
+
     monkeypatch.setattr(compiling, "programs", Compiler())
+    monkeypatch.setattr(catalogue, "ask", answered)
 
 
 @pytest.mark.usefixtures("_no_jax")

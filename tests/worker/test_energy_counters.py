@@ -70,6 +70,11 @@ def clock(monkeypatch):
     return now
 
 
+def meter_of(monkeypatch, *planted):
+    monkeypatch.setattr(energy_counters, "counters", lambda _: [*planted])
+    return Meter([])
+
+
 def test_packages_count_and_parts_of_them_do_not(tmp_path, monkeypatch):
     package(tmp_path, "intel-rapl:0", "package-0", uj=5 * US)
     package(tmp_path, "intel-rapl:0:0", "core")
@@ -183,8 +188,8 @@ def test_how_often_a_counter_moves_is_seen(clock):
     assert period([Planted(watts=0)]) == energy_counters.LOOK_S
 
 
-def test_a_meter_sums_what_was_used_between_readings(clock):
-    meter = Meter([], [Planted("a", 10), Planted("b", 30, every_s=0.05)])
+def test_a_meter_sums_what_was_used_between_readings(clock, monkeypatch):
+    meter = meter_of(monkeypatch, Planted("a", 10), Planted("b", 30, every_s=0.05))
     assert meter.description["counted"] == ["board", "board"]
     assert meter.description["period_s"] == pytest.approx(0.05, rel=0.05)
     joules = seconds = 0.0
@@ -205,7 +210,7 @@ def test_a_package_that_two_processes_see_counts_once(clock, monkeypatch):
         monkeypatch.setattr(process_exchange, "gather", lambda _value: others[0])
         monkeypatch.setattr(energy_counters.jax, "process_index", lambda rank=rank: rank)
         own = [Planted("p", 10)] if rank == 0 else [Planted("p", 10), Planted("q", 5)]
-        meters.append(Meter([], own))
+        meters.append(meter_of(monkeypatch, *own))
     time.sleep(2)
     slots = [meters[0].slot(), meters[1].slot()]
     assert slots[1]["joules"] / slots[1]["seconds"] == pytest.approx(5), "the package is rank 0's"
@@ -217,12 +222,13 @@ def test_a_package_that_two_processes_see_counts_once(clock, monkeypatch):
         assert meter.description == {"counted": ["board", "board"], "period_s": 0.1, "reason": ""}
 
 
-def test_a_counter_that_fails_later_leaves_the_times_alone(clock):
+def test_a_counter_that_fails_later_leaves_the_times_alone(clock, monkeypatch):
     counter = Planted()
-    meter = Meter([], [counter])
+    meter = meter_of(monkeypatch, counter)
     counter.joules = lambda: {}["gone"]
     assert meter.slot() is None
     assert meter.description["reason"] == "KeyError: 'gone'"
+    monkeypatch.undo()
     assert (
         Meter([SimpleNamespace(platform="tpu")])
         .description["reason"]

@@ -424,6 +424,14 @@ def test_a_workload_with_other_batches_at_every_call_is_refused(mesh, programs):
         make_gate(mlp, mesh, programs, change=unseeded)
 
 
+def test_a_workload_with_another_number_of_rows_is_refused(mesh, programs):
+    """Its throughput would be wrong, or its error that of a shape in XLA."""
+    batch = np.zeros((8, 8)), np.zeros(4), 1.0
+    why = r"must have 8 rows, its batch_size, and not the shape \(4,\), \(\)$"
+    with pytest.raises(WrongStepError, match=why):
+        make_gate(mlp, mesh, programs, change=lambda own: replace(own, batch=lambda _: batch))
+
+
 def test_keys_in_a_batch_that_is_the_same_at_every_call_do_not_differ(mesh, programs):
     """NumPy compares no keys."""
 

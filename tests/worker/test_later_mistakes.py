@@ -51,7 +51,7 @@ def named(right, other, start=None):
     two, three = (whole_batch_steps(start, {}, whole, other, batches[:n]) for n in (2, 3))
     ours = replace(three, between=(two.last,))
     problem = SimpleNamespace(optimizer=right, draw=lambda: start, draw_state=dict)
-    gate = SimpleNamespace(loss_and_gradients=whole)
+    gate = SimpleNamespace(loss_and_gradients=whole, mesh=SimpleNamespace(shape={}))
     seen = Observed(gate, problem, batches, 0.0, ours, ours, 1e-6, 1e-6)
     return wrong_optimizer(seen, None, TOLERANCE)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -18,6 +21,16 @@ from tests.slow import slow
 from tests.worker.conftest import on_the_host
 
 
+def gate_of(mesh, programs, **changes):
+    """The gate of a problem, in which these fields are replaced."""
+    problem = on_the_host(mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"))
+    with jax.enable_x64(True):
+        exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
+    problem, exact = (replace(each, **changes) for each in (problem, exact))
+    shape = MeshShape.parse(mesh)
+    return Gate(problem, exact, make_mesh(shape), shape.batch_shards, "fp32", programs)
+
+
 @pytest.fixture(scope="module")
 def gates(programs):
     """Gates by mesh, made once."""
@@ -25,13 +38,7 @@ def gates(programs):
 
     def gate(mesh):
         if mesh not in made:
-            problem = on_the_host(mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"))
-            with jax.enable_x64(True):
-                exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
-            shape = MeshShape.parse(mesh)
-            made[mesh] = Gate(
-                problem, exact, make_mesh(shape), shape.batch_shards, "fp32", programs
-            )
+            made[mesh] = gate_of(mesh, programs)
         return made[mesh]
 
     return gate
@@ -94,6 +101,19 @@ def test_a_mean_over_the_wrong_axis_is_named(gates, monkeypatch):
     why = "the gradients are averaged over `model`, where each device has other shards of them"
     with pytest.raises(WrongStepError, match=why):
         gates("data=1,model=2").prove_exact(tensor_parallel_shard_map)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "axes", "optimizer"),
+    [
+        ("data=2", "`data`", optax.chain(optax.clip_by_global_norm(0.02), optax.adamw(1e-3))),
+        *slow(("data=2,fsdp=2", "`data` or `fsdp`", optax.lamb(1e-3))),
+    ],
+)
+def test_an_optimizer_that_needs_more_than_a_shard_is_named(programs, mesh, axes, optimizer):
+    gate = gate_of(mesh, programs, optimizer=optimizer)
+    with pytest.raises(WrongStepError, match=f"updates its shards over {axes} alone: see "):
+        gate.prove_exact(fsdp_shard_map)
 
 
 def with_means(axis):

@@ -104,6 +104,13 @@ def every_second(loss_fn, params, kept, count, batch):
     return loss, *(jax.tree.map(lambda x, by=by: by * x, both) for by in (is_due, 1 - is_due))
 
 
+def in_float32(loss_fn, params, kept, count, batch):
+    """Add gradients to zeros in float32, as optax.MultiSteps does unless it is told otherwise."""
+    loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+    kept = jax.tree.map(lambda x: x.astype(jnp.float32), grads)
+    return loss, jax.tree.map(lambda x, own: x.astype(own.dtype), kept, params), kept
+
+
 def augmented(loss_fn, params, kept, count, batch):
     noise = jax.random.normal(jax.random.fold_in(jax.random.key(0), count), batch[0].shape, "f4")
     return *jax.value_and_grad(loss_fn)(params, (batch[0] + 0.1 * noise, batch[1])), kept
@@ -479,6 +486,10 @@ MISTAKES = {
     "delayed parameters": (
         made_with(at_old_parameters),
         "the gradients are those of the parameters before the last update",
+    ),
+    "an accumulator in float32": (
+        made_with(in_float32),
+        r"; here, the state's \[2\]\[0\]\['layers'\]\[0\]\['bias'\] is float32\)",
     ),
     "two steps": (
         made_with(every_second),

@@ -14,10 +14,11 @@ from statistics import median
 
 import pytest
 
-from bench.measure.environment import worker_environment
+from bench.measure.environment import child_environment, worker_environment
 from bench.records.arms import IN_PARTS, TWIN, WHOLE_BATCH
 from bench.records.mesh import MeshShape
 from bench.records.messages import UNFINISHED
+from bench.records.paths import module_command
 from bench.records.rows import Ceilings
 from bench.records.step_programs import expanded
 from bench.worker.block_session import BlockSession
@@ -57,7 +58,9 @@ JOB = {
 
 RIGHT = "from implementations.jit_spmd import *\n"
 OUTSIDE = {
-    "noisy": RIGHT + "import os\nprint('{}')\nos.system('echo not json')\n",
+    "noisy": RIGHT
+    + "import os, sys\nprint('{}')\nos.system('echo not json')\n"
+    + "print('loaded', *sys.modules)\n",
     "broken": RIGHT + "def build(problem, mesh):\n    raise RuntimeError('no such luck')\n",
     "elsewhere": RIGHT + "def why_unsupported(problem, mesh):\n    return 'only on Mars'\n",
     "greedy": RIGHT
@@ -155,10 +158,20 @@ def build(problem, mesh):
 """
 
 
-def run_worker(job, answers="[]\n"):
+WORKER = ("-m", "bench.worker")
+SHORT_OF_CEILINGS = """
+import runpy
+from bench.worker.time import ceilings
+ceilings.REPETITION_S, ceilings.PATIENCE, ceilings.cache_bytes = 1e-3, 1, lambda _: 1 << 20
+runpy.run_module("bench.worker", run_name="__main__")
+"""
+"""A worker whose ceilings take one second instead of seven."""
+
+
+def run_worker(job, answers="[]\n", program=WORKER):
     environment = worker_environment("cpu", 2)
     return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "bench.worker"],
+        [sys.executable, "-W", "error", *program],
         input=json.dumps(job) + "\n" + answers,
         capture_output=True,
         text=True,
@@ -182,20 +195,18 @@ def events(tmp_path_factory):
             "train": {"steps": 4},
         },
     }
-    done = run_worker(job)
+    done = run_worker(job, program=("-c", SHORT_OF_CEILINGS))
     assert done.returncode == 0, done.stderr
     assert "not json" in done.stderr, "what implementations print is kept apart"
-    return [json.loads(line) for line in done.stdout.splitlines()], profiles
+    return [json.loads(line) for line in done.stdout.splitlines()], profiles, done.stderr
 
 
 def rows(events, kind):
     return [event["row"] for event in events[0] if event["event"] == kind]
 
 
-def test_a_worker_starts_without_the_slow_parts_of_scipy():
-    code = "import sys, bench.worker.__main__; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+def test_a_worker_starts_without_the_slow_parts_of_scipy(events):
+    (loaded,) = (set(line.split()) for line in events[2].splitlines() if line.startswith("loaded "))
     assert {"jax", "bench.worker.prove.known_mistakes"} <= loaded
     assert not {"scipy.optimize", "scipy.stats"} & loaded, "each takes a third of a second"
 
@@ -673,7 +684,15 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
         "SIZES, DEFAULT_SIZE = {124: 1}, 124\ndef problem(): ...\n"
     )
     (tmp_path / "none.py").write_text("SIZES, DEFAULT_SIZE = {'a': 1}, 'a'\nproblem = None\n")
-    (tmp_path / "half.py").write_text('"""Half."""\ndef build(problem, mesh): ...\n')
+    # A project's own modules can be imported, but never in place of Lockstep's.
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("bench", "implementations"):
+        (project / f"{name}.py").write_text("raise RuntimeError('not of Lockstep')\n")
+    (project / "of_project.py").touch()
+    (tmp_path / "half.py").write_text(
+        '"""Half."""\nimport of_project\ndef build(problem, mesh): ...\n'
+    )
     (tmp_path / "vague.py").write_text(f"{RIGHT}approximate = True\n")
     request = {
         "implementation_paths": [
@@ -684,12 +703,13 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
         "fatal": {str(tmp_path / "deadly.py"): "it was killed"},
     }
     done = subprocess.run(
-        [sys.executable, "-m", "bench.worker.answer.available"],
+        module_command("bench.worker.answer.available"),
         input=json.dumps(request),
         capture_output=True,
         text=True,
         errors="replace",
-        cwd=ROOT,
+        cwd=project,
+        env=child_environment(),
         check=True,
     )
     *imported, answer = map(json.loads, done.stdout.splitlines())

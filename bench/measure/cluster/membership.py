@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,8 +13,9 @@ from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import ask
 from bench.plan.distributed_config import DistributedConfig
 from bench.plan.option_values import BadInput
+from bench.records.paths import module_command
 
-RENDEZVOUS = (sys.executable, "-m", "bench.worker.answer.rendezvous")
+RENDEZVOUS = module_command("bench.worker.answer.rendezvous")
 COME_S = 300.0
 """Time limit for all processes to connect."""
 

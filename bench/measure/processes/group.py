@@ -5,7 +5,6 @@ import json
 import os
 import queue
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ from bench.measure.processes.guarded import Guarded, OnLine
 from bench.measure.processes.oom_kills import count_kills, killed_by_kernel
 from bench.records.current_arm import Turns
 from bench.records.messages import Catalogue, Job, Place, is_event
+from bench.records.paths import module_command
 from bench.records.printable import readable
 from bench.records.variants import Variant
 
-COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
+COMMAND: tuple[str, ...] = module_command("bench.worker")
 
 _POLL_S = 0.2
 FORGED = "a file writes to the worker's channel"

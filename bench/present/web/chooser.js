@@ -46,7 +46,8 @@ function drawChooser() {
   fill(workload, unique(timed.map(({ of }) => of.subjectName)), chosen("for"));
   const own = timed.filter(({ of }) => of.subjectName === workload.value);
   const counts = ascending(own.map(({ of }) => of.devices));
-  fill(devices, counts, chosen("on", String(counts.at(-1))));
+  const telling = counts.findLast((count) => own.some(({ of }) => of.devices === count && !of.oversubscribed));
+  fill(devices, counts, chosen("on", String(telling ?? counts.at(-1))));
   const sizes = own.map((cell) => cell.memory_bytes).filter((size) => size > 0);
   const limits = ascending(sizes.map(limitAbove)).slice(0, -1); // The last one excludes nothing.
   const texts = limits.map((limit) => [limit, `at most ${bytes(limit)}`]);

@@ -35,12 +35,9 @@ def run(faults: Sequence[Fault], jobs: int, done: Callable[[Fault, Outcome], Non
             done(fault, outcome)
         found = asdict(outcome)
         return FaultRow(
-            name=fault.name,
-            kind=fault.kind,
-            how=fault.how,
-            passed=verdict(found) == "passed",
-            outcome=found,
-        )
+            name=fault.name, kind=fault.kind, how=fault.how,
+            passed=verdict(found) == "passed", outcome=found,
+        )  # fmt: skip
 
     with ThreadPoolExecutor(jobs) as pool:
         try:

@@ -31,7 +31,6 @@ MARK = "LOCKSTEP_FAULT"
 LIMIT_S = 400.0
 GONE_S = 10.0
 """Processes that still exist this long after the end of their run count as leftover."""
-_POLL_S = 0.05
 
 _IMPLEMENTATION = """from bench.trials.faults.planted import plant
 from implementations import jit_spmd
@@ -160,10 +159,7 @@ class Front(Child):
     """A running `python -m bench WORDS`."""
 
     def __init__(self, lab: Lab, words: Sequence[str]) -> None:
-        self._fault_mark = uuid.uuid4().hex
-        self._stop = lab.stop
-        self._folder = str(lab.folder)
-        self._waiting = lab.folder / WAITING
+        self._fault_mark, self._lab = uuid.uuid4().hex, lab
         self._began = time.monotonic()
         environment = {
             **child_environment(),
@@ -178,8 +174,9 @@ class Front(Child):
 
     def until_waiting(self) -> None:
         """Wait until a planted file waits; LabError if the run or the time ends first."""
-        self._wait_while(lambda: not self._waiting.exists() and self._goes_on())
-        if not self._waiting.exists():
+        waiting = self._lab.folder / WAITING
+        self._wait_while(lambda: not waiting.exists() and self._goes_on())
+        if not waiting.exists():
             out = self.wait().out
             raise LabError(f"the run ended before its second block; its output: {out[-500:]}")
 
@@ -197,10 +194,10 @@ class Front(Child):
 
     def _wait_while(self, condition: Callable[[], bool]) -> None:
         while condition():
-            time.sleep(_POLL_S)
+            time.sleep(0.05)
 
     def _goes_on(self) -> bool:
-        over = self._stop.is_set() or time.monotonic() - self._began > LIMIT_S
+        over = self._lab.stop.is_set() or time.monotonic() - self._began > LIMIT_S
         return self.code(0) is None and not over
 
     def _others(self) -> list[str]:
@@ -208,10 +205,10 @@ class Front(Child):
 
         Another run of the trial may use the same folder; its processes have another mark.
         """
-        found = []
+        found, folder = [], str(self._lab.folder)
         for one in psutil.process_iter(["cwd", "environ", "cmdline"]):
             mark = (one.info["environ"] or {}).get(MARK)
-            own = mark == self._fault_mark or (mark is None and one.info["cwd"] == self._folder)
+            own = mark == self._fault_mark or (mark is None and one.info["cwd"] == folder)
             if own and one.pid not in (self.pid, self.process.pid):
                 found.append(" ".join(one.info["cmdline"] or [str(one.pid)])[:100])
         return sorted(found)

@@ -50,10 +50,7 @@ def planted(
 
 @of_arguments
 def refused(lab: Lab, outcome: Outcome, file: str, reason: str) -> None:
-    """Select a planted implementation that must be refused before anything is measured.
-
-    The run's output must match the pattern `reason`.
-    """
+    """Expect a planted implementation to be refused, for a `reason`, before anything is timed."""
     outcome.check_end(lab.measure(file).wait(), 4, reason)
     outcome.cell = outcome.others = "refused while planning"
     outcome.expect(not lab.run.exists(), "a run was created")
@@ -82,11 +79,8 @@ def front_killed(lab: Lab, outcome: Outcome) -> None:
     before = lab.attempts()
     outcome.expect(bool(before), "nothing of the first block is stored")
     os.kill(front.pid, signal.SIGKILL)
-    ended = front.wait()
-    outcome.check_end(ended, -signal.SIGKILL)
-    _resume(lab, outcome, before)
-    outcome.code = ended.code
-    outcome.cell = f"killed, then resumed: {outcome.cell}"
+    outcome.check_end(front.wait(), -signal.SIGKILL)
+    _resume(lab, outcome, before, "killed")
 
 
 @of_arguments
@@ -105,17 +99,13 @@ def full_disk(lab: Lab, outcome: Outcome) -> None:
         before = small.attempts()
         filler = fill(small.run.parent)
         (lab.folder / "go").touch()
-        ended = front.wait()
-        said = outcome.check_end(
-            ended, 3, rf"cannot write into \S*{RUN}\S*: (?s:.*?)--resume {RUN}.*"
-        )
+        refusal = rf"cannot write into \S*{RUN}\S*: (?s:.*?)--resume {RUN}.*"
+        said = outcome.check_end(front.wait(), 3, refusal)
         outcome.check_others(small, _first_block(small, outcome), ALL)
         drafts = small.half_written()
         outcome.expect(not drafts, f"incomplete files: {', '.join(drafts)}")
         filler.unlink()
-        _resume(small, outcome, before)
-        outcome.code = ended.code
-        outcome.cell = f"{said}; then resumed: {outcome.cell}"
+        _resume(small, outcome, before, said)
 
 
 def full_temporary_folder(lab: Lab, outcome: Outcome) -> None:
@@ -183,14 +173,16 @@ def _first_block(lab: Lab, outcome: Outcome) -> list[int]:
     return batches
 
 
-def _resume(lab: Lab, outcome: Outcome, before: list[str]) -> None:
-    """Resume a run: everything stored before remains, and the missing blocks are measured."""
+def _resume(lab: Lab, outcome: Outcome, before: list[str], end: str) -> None:
+    """Resume a run that ended as `end` says: what was stored remains, the rest is measured."""
+    code = outcome.code
     outcome.check_end(lab.measure(LATER, resume=True).wait(), 0)
     after = lab.attempts()
     remain = after[: len(before)] == before and len(after) > len(before)
     outcome.expect(remain, f"stored before: {before}, after resuming: {after}")
     outcome.check_run(lab, BATCHES, ALL)
-    outcome.cell = f"{len(before)} of {len(after)} blocks kept, the others measured"
+    kept = f"{len(before)} of {len(after)} blocks kept, the others measured"
+    outcome.code, outcome.cell = code, f"{end}; then resumed: {kept}"
 
 
 @contextmanager

@@ -88,13 +88,11 @@ def equal_samples(run: store.Run) -> pd.DataFrame:
     baselines = {row["block"]: row["baseline"] for row in run.block_rows}
 
     def is_equal(block: str, arm: str) -> bool:
-        first = baselines[block]
-        content = contents.get((block, arm))
-        return arm in (TWIN, first) or (content is not None and content == contents[block, first])
+        own, first = contents.get((block, arm)), baselines[block]
+        return arm in (TWIN, first) or (own is not None and own == contents.get((block, first)))
 
     samples = run.samples
-    chosen = [is_equal(*key) for key in zip(samples["block"], samples["arm"], strict=True)]
-    return samples[chosen]
+    return samples[[is_equal(*key) for key in zip(samples["block"], samples["arm"], strict=True)]]
 
 
 def trials(

@@ -44,7 +44,6 @@ _SIDE = 32
 """Side of the matrices; a product takes microseconds."""
 _SPANS, _STEPS = 15, 2
 """Number of timed spans in calibration, and steps in each."""
-_FIRST_PRODUCTS = 64
 
 
 class TrialJob(TypedDict):
@@ -110,7 +109,7 @@ def real_arms(block: Block, truths: Mapping[str, float]) -> list[Arm]:
 def calibrate(arm: Arm) -> float:
     """Measure the time of one matrix product after a step, as a share of the step's time."""
     step = cast("SlowedStep", arm.step)
-    products = _FIRST_PRODUCTS
+    products = 64
     while True:
         times: dict[int, list[int]] = {0: [], products: []}
         for _ in range(_SPANS):
@@ -124,10 +123,7 @@ def calibrate(arm: Arm) -> float:
 
 
 def call_of(block: BlockText, products: int) -> Callable[[], object]:
-    """Return a function that runs one step to its end, for tools that time Python functions.
-
-    Each step is followed by this number of matrix products.
-    """
+    """Return a function, for other tools to time, that runs one step and these matrix products."""
     (arm,) = _arms(Block.of(block), ["step"])
     cast("SlowedStep", arm.step).set_products(products)
     return lambda: arm.run(1)

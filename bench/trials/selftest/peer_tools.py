@@ -14,7 +14,6 @@ from bench.measure.processes.guarded import Answer, ChildError, ask
 LIMIT_S = 600.0
 """A process that is silent for this long, and for SLOWDOWN times its measuring time, is killed."""
 SLOWDOWN = 20.0
-_TAIL_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def run_python(
 def _failure(answer: Answer) -> ChildError:
     last = [line for line in answer.out.splitlines() if line.strip()] + [*answer.tail]
     how = f"a process {answer.ending}; its last lines:"
-    return ChildError("\n".join([how, *last[-_TAIL_LINES:]]))
+    return ChildError("\n".join([how, *last[-10:]]))
 
 
 def why_unavailable(name: str) -> str | None:

@@ -5,6 +5,7 @@ They are written as a page, as Markdown and as one JSON file.
 
 # ruff: noqa: PLR2004 (targets stand where they are compared)
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,11 +61,9 @@ def compute(rows: list[Row], samples: pd.DataFrame, seconds: float, count: int =
     names = [step.name for step in STEPS]
     peers = [row for row in rows if row["kind"] == "peer" and row["program"] in names]
     own = samples[samples["block"].isin(names)]
-    found = equal_arms.trials(own, count, seconds=sorted({seconds, *SECONDS}))
-    found = found.assign(tool=LOCKSTEP)
+    found = equal_arms.trials(own, count, sorted({seconds, *SECONDS})).assign(tool=LOCKSTEP)
     timed = found["size"].str.endswith("pair")
     scaled = found["slowed"] == SCALED
-    failed = [row["peer"] for row in peers if row["error"]]
     placed = scaled & (found["arms"] == 7) & (found["load"] != SEVERAL)
     every = pd.concat([found[timed], peer_trials(peers)])
     steps = shares(every, ["tool", "slowed", "arms", "size"])
@@ -73,7 +72,7 @@ def compute(rows: list[Row], samples: pd.DataFrame, seconds: float, count: int =
         places=shares(found[placed & timed], ["program", "load", "size"]),
         intervals=shares(found[scaled & ~timed], ["arms", "size"]),
         targets=[*targets(steps, found, rows)],
-        errors={name: failed.count(name) for name in dict.fromkeys(failed)},
+        errors=dict(Counter(row["peer"] for row in peers if row["error"])),
     )
 
 

@@ -41,16 +41,12 @@ USUAL = 400
 
 @dataclass(frozen=True)
 class Settings:
-    """The amount of work."""
+    """The amount of work, as the options of `selftest` describe it."""
 
     processes: int = 4
-    """Worker processes under each load."""
     peer_trials: int = 1
-    """Trials of each peer under each load, of equal steps and of a slower one."""
     seconds: float = 5.0
-    """Measuring time of a pair of steps in one process, both together."""
     report_cells: int = 10_000
-    """Least number of cells of the run whose report is timed; 0 for no such run."""
     patterns: tuple[str, ...] = tuple(PATTERNS)
     peers: tuple[str, ...] = tuple(PEERS)
 
@@ -84,11 +80,8 @@ def read(folder: Path) -> tuple[dict[str, Any], list[Row]]:
     """Read the manifest and the rows of a self-test, whose samples are checked too.
 
     The manifest, which is written last, has the start time, the settings, the host, the commit, the
-    peers that could not be used, with reasons, and the CRC-32 of TRIALS and SAMPLES.
-
-    Raises:
-      StoreError: a file has changed since it was written.
-      FileNotFoundError: the folder holds no self-test.
+    peers that could not be used, with reasons, and the CRC-32 of TRIALS and SAMPLES. StoreError if
+    a file has changed since it was written; FileNotFoundError if the folder holds no self-test.
     """
     manifest = trial_results.read(folder / SELFTEST_MANIFEST)
     for name, reason in derived_files.differing(folder, manifest["checksums"]).items():

@@ -110,13 +110,12 @@ def _shares(keys: dict[Any, object], trials: pd.DataFrame) -> Shares:
     blocks = pd.DataFrame({"equal": equal, "wrong": wrong}).groupby(trials["trial"])
     all_equal, any_wrong = blocks["equal"].all(), blocks["wrong"].any()
     of_block = processes.groupby(trials["trial"]).first()
-    planted = trials[~equal]
     return Shares(
         keys=keys,
         alarms=_rate(any_wrong[all_equal], of_block),
         found={
             slowdown(float(str(truth))): _rate(group["word"] == "slower", processes)
-            for truth, group in planted.groupby("truth")
+            for truth, group in trials[~equal].groupby("truth")
         },
         wrong=_rate(any_wrong[~all_equal], of_block),
         holds=_rate(trials["holds"][equal].dropna(), processes),

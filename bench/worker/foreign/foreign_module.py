@@ -25,6 +25,7 @@ from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
 from bench.contract.model_state import ModelState
 from bench.records.messages import JAX_CHILD
+from bench.records.paths import module_command
 from bench.records.row_parts import ForeignArms
 from bench.records.rows import CellRow, CompileTimes
 from bench.worker.foreign.children import Children
@@ -93,7 +94,7 @@ def _checked(value: ast.expr) -> Traits:
 def foreign_module(path: Path, *, isolated: bool) -> "ForeignModule | None":
     """Return the module of a foreign or isolated file, else None; for errors see `traits_of`."""
     if isolated:
-        command = [sys.executable, "-m", JAX_CHILD, str(path)]
+        command = [*module_command(JAX_CHILD), str(path)]
         return ForeignModule(path, Traits(command=command, isolated=True))
     if (traits := traits_of(path)) is None:
         return None

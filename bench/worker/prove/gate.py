@@ -41,6 +41,7 @@ from bench.worker.prove.relative_errors import (
     length,
     loss_error,
     named_state,
+    some,
     state_errors,
     update_errors,
 )
@@ -96,7 +97,7 @@ def drift_beyond_rounding(
         return ""
     truth = expected.truth
     # A schedule may begin at 0.
-    update = distance(truth.first, truth.start) or distance(truth.last, truth.start) or 1.0
+    update = truth.step or distance(truth.last, truth.start) or 1.0
     limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
     if alone:
         limits = {"loss": alone, "update": alone * max(1.0, length(truth.first) / update)}
@@ -152,6 +153,12 @@ class Gate:
         self.timed_eps = rounding(precision, platform)
         self.batches = [timed.batch(index) for index in range(2 * STEPS)]
         """Batches in the timed dtypes: the first STEPS for the proof, the rest to repeat it."""
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self.batches[0])]
+        if wrong := [str(shape) for shape in shapes if shape[:1] != (timed.batch_size,)]:
+            raise WrongStepError(
+                f"every array of the workload's batch(0) must have {timed.batch_size} rows, its "
+                f"batch_size, and not the shape {some(wrong)}"
+            )
         twice = (jax.tree.map(words, batch) for batch in (self.batches[0], timed.batch(0)))
         if not jax.tree.all(jax.tree.map(partial(np.array_equal, equal_nan=True), *twice)):
             raise WrongStepError(
@@ -175,9 +182,8 @@ class Gate:
         for name, truth in self.truth.items():
             check_finite(name, truth)
         sgd = self.truth[SGD]
-        update, size = distance(sgd.first, sgd.start), length(sgd.start)
-        larger = UPDATE_SHARE * size / update if update and size else 1.0
-        self.rates = {SGD: LEARNING_RATE, TIMED_SGD: LEARNING_RATE * larger}
+        larger = UPDATE_SHARE * length(sgd.start) / sgd.step if sgd.step else 0.0
+        self.rates = {SGD: LEARNING_RATE, TIMED_SGD: LEARNING_RATE * (larger or 1.0)}
         """Learning rates under SGD."""
         self.optimizers = {TIMED_SGD: optax.sgd(self.rates[TIMED_SGD]), AS_TIMED: timed.optimizer}
         self._expected = cache(self._expect)

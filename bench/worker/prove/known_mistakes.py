@@ -108,7 +108,9 @@ class Observed:
     def advice(self) -> str:
         """Advice on a first step that the proof of approximate steps might accept; else empty."""
         near = close(self.ours.losses[0], self.truth.losses[0], self.gate.loss_tolerance)
-        return f" ({APPROXIMATE})" if near and close(self.updates[0], self.right, APART) else ""
+        narrow = f"; here, the state's {self.ours.narrow}" if self.ours.narrow else ""
+        is_near = near and close(self.updates[0], self.right, APART)
+        return f" ({APPROXIMATE}{narrow})" if is_near else ""
 
     def is_near(self, ours: Any, theirs: Any) -> bool:
         """Whether two vectors or scalars agree."""

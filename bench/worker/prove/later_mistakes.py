@@ -13,6 +13,7 @@ import numpy as np
 from optax import GradientTransformation as Rule
 
 from bench.contract.model_state import is_float
+from bench.contract.placement import fsdp_specs, optimizer_specs
 from bench.worker.prove.carried_state import Flat, flat
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.relative_errors import close, multiple_of, some, update_errors
@@ -118,12 +119,8 @@ def with_state_mistake(rule: Rule, first: int, left: Callable[[Any, Any], Any]) 
 def wrong_optimizer(seen: Observed, mask: Flat | None, tolerance: float) -> str:
     """Name the mistake with the workload's optimizer that reproduces the steps.
 
-    If none is known, name the parameters that go wrong after a right first step; else empty.
-
-    Args:
-      seen: steps under this optimizer.
-      mask: bool per element, whether it is compared; all if None.
-      tolerance: largest relative error of an update.
+    If none is known, name the parameters that go wrong after a right first step; else empty. `mask`
+    has a bool per element, whether it is compared; `tolerance` is for relative errors of updates.
     """
     steps = [*pairwise(seen.ours.every)]
 
@@ -140,6 +137,13 @@ def wrong_optimizer(seen: Observed, mask: Flat | None, tolerance: float) -> str:
         with suppress(Exception):  # a wrapper may not take another kind of state
             if are_near(_ends(with_state_mistake(optimizer, *how), seen)).all():
                 return what
+    mesh = seen.gate.mesh.shape
+    for size in {*mesh.values()} - {1} if jax.process_count() == 1 else ():
+        axes = [axis for axis, each in mesh.items() if each == size]
+        with suppress(Exception):  # what is replicated may not depend on shards
+            if are_near(_ends(_in_shards(seen, axes[0]), seen)).all():
+                over = " or ".join(f"`{axis}`" for axis in axes)
+                return f"each device updates its shards over {over} alone: see Problem.elementwise"
     ends, factors, are_scaled = _ends(optimizer, seen), [], True
     for (before, after), theirs in zip(steps, ends, strict=True):
         ours, right = vector(after, before, mask), vector(theirs, before, mask)
@@ -155,11 +159,24 @@ def wrong_optimizer(seen: Observed, mask: Flat | None, tolerance: float) -> str:
     return ""
 
 
+def _in_shards(seen: Observed, axis: str) -> Rule:
+    """Return the optimizer as devices apply it that know only their shards over a mesh axis."""
+    problem, mesh, rule = seen.problem, seen.gate.mesh, seen.problem.optimizer
+    specs = fsdp_specs(problem, mesh, axis)
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        ends = specs, optimizer_specs(problem, params, state, specs)
+        of_shards = jax.shard_map(rule.update, mesh=mesh, in_specs=(*ends, specs), out_specs=ends)
+        return of_shards(grads, state, params)
+
+    return Rule(rule.init, update)
+
+
 def _ends(rule: Rule, seen: Observed) -> list[Flat]:
     """Return the parameters after each step by an optimizer, which begins each from our own."""
     opt_state, found = rule.init(seen.at_steps[0].params), []
     for params, _, _, grads in seen.at_steps:
-        after, opt_state = apply_update(rule, params, opt_state, grads)
+        after, opt_state = apply_update(rule, params, opt_state, jax.device_get(grads))
         found.append(flat(after))
     return found
 

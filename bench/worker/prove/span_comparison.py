@@ -1,7 +1,6 @@
 """The comparison of a span in the rounds with the reference's steps from the same state."""
 
 from collections.abc import Mapping
-from functools import cache
 from math import inf, isnan
 
 from bench.records.grouping import grouped
@@ -47,7 +46,7 @@ class Comparison:
         self._expected = gate.expected(AS_TIMED)
         states = span.before, span.after, right.end
         start, ours, theirs = (snapshot(state.params) for state in states)
-        floor = FLOOR * (2.0**-23 * length(start) + gate.timed_eps * _first_update(gate))
+        floor = FLOOR * (2.0**-23 * length(start) + gate.timed_eps * self._expected.truth.step)
         self._size = distance(theirs, start)
         self._moving = self._size != 0
         self._strays = not self._moving and not distance(ours, start) <= floor
@@ -129,13 +128,6 @@ def reads_rightly(gate: Gate, reader: StateReader, arm: Arm) -> bool:
     span = SpanRecord(gate, arm, "", arm.steps, 1, states, float(arm.losses[-1][1]), 0.0)
     span.read()
     return all(process_exchange.gather(Comparison(span, span.stepped()).is_right))
-
-
-@cache
-def _first_update(gate: Gate) -> float:
-    """Root mean square of the reference's first update."""
-    truth = gate.expected(AS_TIMED).truth
-    return distance(truth.first, truth.start)
 
 
 def _beyond(error: float, floor: float) -> float:

@@ -1,12 +1,9 @@
 """Diagnosis of wrong spans in the rounds: known mistakes are reproduced and compared."""
 
-from typing import Any
-
 import jax
-import jax.numpy as jnp
 import numpy as np
+import optax
 
-from bench.contract.clipping import squared_norm
 from bench.records.numbers import count
 from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
 from bench.worker.prove.failures import FEW
@@ -15,7 +12,7 @@ from bench.worker.prove.relative_errors import close, multiple_of, some, unchang
 from bench.worker.prove.span_records import SpanRecord
 from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.timed_reference import ReferenceSteps
-from bench.worker.prove.trajectory import apply_update, vector
+from bench.worker.prove.trajectory import vector
 
 NEAR = 1e-2
 """Relative distance below which a mistake reproduces an observation."""
@@ -78,30 +75,26 @@ def left_out(gate: Gate, start: HostState, end: HostState, steps: int) -> int:
 
     It is certain if the reference is there after fewer steps, in both orders of summation.
     """
-    batch, optimizer = gate.timed_batches[0], gate.timed.optimizer
     found = set()
     for apart in (False, True):
-        params, opt_state, state = gate.reference.placed(start)
+        at = gate.reference.placed(start)
         from_end, from_start = [], []
         for _ in range(steps):
-            (_, state), grads = gate.reference.gradients(params, state, batch, apart=apart)
-            params, opt_state = apply_update(optimizer, params, opt_state, grads)
-            from_end.append(_distance(params, end.params))
-            from_start.append(_distance(params, start.params))
+            at = gate.reference.run(gate.timed_batches[:1], at, apart=apart).end
+            from_end.append(_distance(at.params, end.params))
+            from_start.append(_distance(at.params, start.params))
         far, moved = np.array(from_end, np.float64), np.array(from_start, np.float64)
-        at = int(far.argmin())
+        nearest = int(far.argmin())
         whole = np.linalg.norm(vector(flat(start.params)))
         blur = max(FLOOR * gate.timed_eps, NEAR) * moved.max() + FLOOR * 2.0**-23 * whole
-        near = far[at] <= NEAR * moved[at] and far[at] <= NEARER * far[-1]
+        near = far[nearest] <= NEAR * moved[nearest] and far[nearest] <= NEARER * far[-1]
         if not (near and far[-1] > blur):
             return 0
-        found.add(steps - 1 - at)
+        found.add(steps - 1 - nearest)
     return found.pop() if len(found) == 1 else 0
 
 
-@jax.jit
-def _distance(ours: Any, theirs: Any) -> jax.Array:
-    return squared_norm(jax.tree.map(jnp.subtract, ours, theirs)) ** 0.5
+_distance = jax.jit(lambda ours, theirs: optax.tree.norm(optax.tree.sub(ours, theirs)))
 
 
 def named_loss(span: SpanRecord, right: float) -> str:

@@ -54,7 +54,6 @@ class StateReader:
     def __init__(self, train_step: TrainStep, problem: Problem, state: Any) -> None:
         leaves, again = [jax.tree.leaves(state) for _ in range(2)]  # some make leaves when asked
         places = {id(leaf): number for number, leaf in enumerate(leaves)}
-
         given = shapes_of_params(problem)
         names, layout = leaves_by_path(given), jax.tree.structure(given)
 
@@ -203,8 +202,8 @@ def is_elsewhere(train_step: TrainStep) -> bool:
 
 def check_room(problem: Problem, params: Params, state: Any) -> None:
     """Raise WrongStepError if a state lacks room for the parameters and moments in their dtypes."""
-    wanted = _floats((params, jax.eval_shape(problem.optimizer.init, params)))
-    found = _floats(state)
+    wanted = floats((params, jax.eval_shape(problem.optimizer.init, params)))
+    found = floats(state)
     for width in {leaf.dtype.itemsize for leaf in wanted.values()}:
         needed, room = (
             sum(leaf.size for leaf in floats.values() if leaf.dtype.itemsize >= width)
@@ -221,7 +220,8 @@ def check_room(problem: Problem, params: Params, state: Any) -> None:
             )
 
 
-def _floats(tree: Any) -> dict[str, Any]:
+def floats(tree: Any) -> dict[str, Any]:
+    """Return the floating-point arrays of a tree by path."""
     found = leaves_by_path(tree).items()
     return {path: leaf for path, leaf in found if hasattr(leaf, "dtype") and is_float(leaf)}
 
@@ -258,5 +258,5 @@ def scalars(opt_state: Any) -> Any:
 
 def moments(opt_state: Any) -> dict[str, np.ndarray]:
     """Return the floating-point arrays of an optimizer's state, as float64 by path."""
-    found = _floats(opt_state).items()
+    found = floats(opt_state).items()
     return {path: np.asarray(leaf, np.float64) for path, leaf in found if leaf.ndim and leaf.size}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import jax
@@ -26,8 +26,9 @@ from bench.worker.prove.carried_state import (
     words,
 )
 from bench.worker.prove.failures import WrongStepError, own_copy
+from bench.worker.prove.relative_errors import distance
 from bench.worker.prove.replica_drift import Drift, find_drifts
-from bench.worker.prove.state_reader import StateCopy, is_elsewhere
+from bench.worker.prove.state_reader import StateCopy, floats, is_elsewhere
 
 LOSS = "the loss"
 STATE = "the model state's "
@@ -53,16 +54,22 @@ class Trajectory:
     first step and the last."""
     loss_dtype: str = ""
     """Dtype of the losses, float32 if they only have its digits; empty if they are no floats."""
-
-    repeated: Trajectory | None = None
-    """The same with the results of the first step when it was taken again; None if it was not."""
     between: tuple[Flat, ...] = ()
     """Parameters after each step between the first and the last; kept of implementations only."""
+    narrow: str = ""
+    """An array of an implementation's state that is narrower than its parameters, and its dtype."""
+    repeated: Trajectory | None = None
+    """The same with the results of the first step when it was taken again; None if it was not."""
 
     @property
     def every(self) -> tuple[Flat, ...]:
         """Parameters before the first step of an implementation and after each."""
         return self.start, self.first, *self.between, self.last
+
+    @cached_property
+    def step(self) -> float:
+        """Root mean square of the first update."""
+        return distance(self.first, self.start)
 
     @property
     def loss_eps(self) -> float:
@@ -124,17 +131,10 @@ def run_steps(
 ) -> tuple[Trajectory, Any]:
     """Step through the batches; return the trajectory and the last state.
 
-    Args:
-      problem: the problem that the step computes.
-      train_step: the step.
-      batches: batches on the host.
-      mask: selects the elements that count in the size of a parameter's drift.
-      resolved: the same for the rest of the state, by the parameters' paths.
-      repeated: whether to take the first step again in the end, from a copy of the first state.
-        This is impossible if the step changes its state in place.
-
-    Raises:
-      WrongStepError: a step breaks the contract, or a loss or parameter is not finite.
+    `mask` selects the elements that count in the size of a parameter's drift, and `resolved` those
+    of the rest of the state, by the parameters' paths. If `repeated`, the first step is taken again
+    in the end, from a copy of the first state; a step that changes its state in place cannot be.
+    WrongStepError if a step breaks the contract, or a loss or parameter is not finite.
     """
     state = train_step.state
     repeated = repeated and not is_elsewhere(train_step)
@@ -162,8 +162,10 @@ def run_steps(
     if dtype == "float64" and np.array_equal(found, found.astype(np.float32)):
         dtype = "float32"
     at_params, at_states = ((each[0], each[1], each[-1]) for each in (snapshots, states))
-    between = tuple(snapshots[2:-1])
-    trajectory = Trajectory(found, *at_params, at_states, tuple(drifts), dtype, between=between)
+    widest = max((leaf.itemsize for leaf in at_params[-1].values()), default=0)
+    narrow = [f"{p} is {x.dtype}" for p, x in floats(state).items() if x.dtype.itemsize < widest]
+    more = dtype, tuple(snapshots[2:-1]), "".join(narrow[:1])
+    trajectory = Trajectory(found, *at_params, at_states, tuple(drifts), *more)
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
     if start is not None:

@@ -135,15 +135,14 @@ def period(counters: Sequence[Counter]) -> float:
 class Meter:
     """Measures energy between readings; each board or package is counted by one process.
 
-    Processes of one host see the same packages, which the first of them counts. Counters in `found`
-    replace those of the devices.
+    Processes of one host see the same packages, which the first of them counts.
     """
 
-    def __init__(self, devices: Sequence[jax.Device], found: list[Counter] | None = None) -> None:
+    def __init__(self, devices: Sequence[jax.Device]) -> None:
         self._counters: list[Counter] = []
         reason, period_s = "", 0.0
         try:
-            self._counters = list(counters(devices) if found is None else found)
+            self._counters = counters(devices)
             period_s = period(self._counters)
         except Exception as error:  # noqa: BLE001 - a figure beside the time, which must not cost it
             reason = _reason(error)

@@ -24,7 +24,6 @@ from bench.records.rows import HostSlot
 
 _BUSY = ("user", "nice", "system", "irq", "softirq")
 
-
 BOARDS: dict[str, Any] = {
     "clock_mhz": min,
     "temperature_c": max,
