@@ -165,7 +165,7 @@ def describe_run(
             **asked,
         },
         **cast("Devices", {k: v for k, v in catalogue.items() if k in Devices.__annotations__}),
-        "host": describe_host() | {name: catalogue[name] for name in ("usable_cores", "processes")},
+        "host": {**describe_host(), "usable_cores": catalogue["usable_cores"]},
         "environment": recorded_variables(),
         "git": describe_code(),
     }
@@ -173,14 +173,12 @@ def describe_run(
 
 def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
     """Raise BadInput with every difference of a run's machine and versions from those here."""
-    kinds = ("platform", "device_kind", "device_count")
-    both: tuple[Any, Any] = run.manifest, catalogue
+    kinds = ("platform", "device_kind", "device_count", "processes")
+    both: tuple[Any, Any] = {"processes": catalogue["processes"], **run.manifest}, catalogue
     then, now = ({name: one[name] for name in kinds} | one["versions"] for one in both)
     host, before, here = run.manifest["host"], run.manifest["environment"], recorded_variables()
     then |= {"processor": host["cpu"], "cores": host["usable_cores"], "variables": before}
     now |= {"processor": processor_name(), "cores": catalogue["usable_cores"], "variables": here}
-    now["launched processes"] = catalogue["processes"]
-    then["launched processes"] = host.get("processes", catalogue["processes"])  # once not stored
     faults = [
         f"--resume: {run.directory.name} was measured with {name} {old}, and here it is "
         f"{now.get(name)}; rows of different machines or versions do not belong in one run"

@@ -309,6 +309,8 @@ class Devices(TypedDict):
     device_memory_bytes: int | None
     versions: dict[str, str]
     """python, jax, jaxlib, flax, optax, numpy."""
+    processes: int
+    """Number of processes that a launcher has started; 1 if the run starts its own."""
 
 
 class Manifest(Devices):
@@ -322,8 +324,7 @@ class Manifest(Devices):
     config: dict[str, Any]
     """The resolved options: workloads, implementations, meshes, batches, precisions, scaling ..."""
     host: dict[str, Any]
-    """os, cpu, physical_cores, memory_bytes, load (1 minute) of rank 0; usable_cores of all, and
-    the processes that a launcher has started, or 1."""
+    """os, cpu, physical_cores, memory_bytes, load (1 minute) of rank 0; usable_cores of all."""
     environment: dict[str, str]
     """Variables that change how XLA runs, where set: XLA_FLAGS, JAX_*, NPROC ..."""
     git: dict[str, Any]

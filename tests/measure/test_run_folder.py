@@ -33,15 +33,15 @@ def test_a_run_that_became_read_only_is_refused(
 def test_a_run_of_a_launcher_is_not_resumed_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_folder, "recorded_variables", dict)
     devices = {"platform": "cpu", "device_kind": "cpu", "device_count": 1, "versions": {}}
-    host = {"cpu": run_folder.processor_name(), "usable_cores": 2, "processes": 2}
+    host = {"cpu": run_folder.processor_name(), "usable_cores": 2}
     run: Any = SimpleNamespace(
-        directory=Path("r"), manifest={**devices, "host": host, "environment": {}}
+        directory=Path("r"), manifest={**devices, "processes": 2, "host": host, "environment": {}}
     )
     here: Any = {**devices, "usable_cores": 2}
     refuse_other_machine(run, {**here, "processes": 2})
-    with pytest.raises(BadInput, match="launched processes 2, and here it is 1"):
+    with pytest.raises(BadInput, match="r was measured with processes 2, and here it is 1"):
         refuse_other_machine(run, {**here, "processes": 1})
-    del host["processes"]
+    del run.manifest["processes"]
     refuse_other_machine(run, {**here, "processes": 1})
 
 
