@@ -15,9 +15,6 @@ from bench.records.step_programs import Operation
 Relation = Literal["same", "dispatch", "different", "unknown"]
 """`same` is proved; `dispatch`: equal programs, whose dispatch differs or may differ."""
 
-EQUAL = {"same", "dispatch"}
-"""Relations of equal programs, whose operations may still come from other source lines."""
-
 
 def relation(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Relation:
     """Return the relation of two cells' programs: rows of `Tables.cells` or stored programs."""

@@ -38,7 +38,7 @@ def explain(
       every: Show every cause instead of one screenful.
     """
     from bench.analyse import cell_table
-    from bench.analyse.same_programs import EQUAL, relation
+    from bench.analyse.same_programs import relation
     from bench.present import explanation
 
     console = plain_console()
@@ -56,17 +56,15 @@ def explain(
     if compiled or separate:
         explanation.show_times(console, (a, b), tables)
     known = relation(programs[a], programs[b]) if compiled else "unknown"
-    if compiled and (every or not traced or known in EQUAL):
+    if compiled and (every or not traced or known in ("same", "dispatch")):
         explanation.show_programs(console, (a, b), (programs[a], programs[b]))
     if separate:
         explanation.show_parts(console, (a, b), tables)
-        return
-    if compiled and not traced:
+    elif compiled and not traced:
         typer.echo("Traces would show how long each operation takes; --profile records them.")
-        return
-    found = attributed(a, b, stored.directory, tables)
-    run_name, same = stored.directory.name, known == "same"
-    explanation.show(console, found, run_name, every=every, same=same)
+    else:
+        found = attributed(a, b, stored.directory, tables)
+        explanation.show(console, found, stored.directory.name, every=every, same=known == "same")
 
 
 def attributed(a: str, b: str, run: Path, tables: Tables) -> Attribution:

@@ -173,8 +173,8 @@ def describe_run(
 
 def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
     """Raise BadInput with every difference of a run's machine and versions from those here."""
-    kinds = ("platform", "device_kind", "device_count")
-    both: tuple[Any, Any] = run.manifest, catalogue
+    kinds = ("platform", "device_kind", "device_count", "processes")
+    both: tuple[Any, Any] = {"processes": catalogue["processes"], **run.manifest}, catalogue
     then, now = ({name: one[name] for name in kinds} | one["versions"] for one in both)
     host, before, here = run.manifest["host"], run.manifest["environment"], recorded_variables()
     then |= {"processor": host["cpu"], "cores": host["usable_cores"], "variables": before}

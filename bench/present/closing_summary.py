@@ -15,6 +15,7 @@ from bench.present import phase_tables, run_tables, sentences
 from bench.present.bounds import bound_of, percentage, within
 from bench.present.caveats import busy
 from bench.present.cell_columns import Row
+from bench.present.command_lines import resuming
 from bench.present.sentences import Summary
 from bench.present.terminal import plain, table
 from bench.records import numbers
@@ -103,7 +104,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
         for block in found.comparisons
         if (claims := [one for one in block.claims.values() if not one.verdict.decided])
     ]
-    resume = f"{INDENT}{as_typed('run')} --resume {run.directory.name}"
+    resume = f"{INDENT}{as_typed('run')} {resuming(run.directory.name, run.manifest)}"
     bounds = [bound_of(one.verdict.low, one.verdict.high) for _, claims in left for one in claims]
     if not bounds:
         ranked = [(b.standings.largest_ratio, b.margin) for b in found.comparisons if b.claims]

@@ -20,14 +20,21 @@ def of_cells(manifest: Manifest, names: Collection[str]) -> str:
     """Return the command that measures some of a run's cells again, with all of its options."""
     if is_race(manifest):
         return LIBRARY
-    return of_words([*_without("-k", manifest["argv"]), "-k", " or ".join(names)])
+    others = _words(manifest["argv"], "-k", own=False)
+    return of_words([*others, "-k", " or ".join(names)])
+
+
+def resuming(name: str, manifest: Manifest) -> str:
+    """Return the options that continue a run, in every process if a launcher started several."""
+    return shlex.join(["--resume", name, *_words(manifest["argv"], "--distributed", own=True)])
 
 
 def of_words(words: Sequence[str]) -> str:
     """Return a command line of these words, without `--run NAME`."""
-    return f"{PROGRAM} {shlex.join(_without('--run', words))}"
+    return f"{PROGRAM} {shlex.join(_words(words, '--run', own=False))}"
 
 
-def _without(option: str, words: Sequence[str]) -> list[str]:
+def _words(words: Sequence[str], option: str, *, own: bool) -> list[str]:
+    """Return an option's `own` words, its name and value, or all others."""
     both = pairwise(("", *words))
-    return [word for before, word in both if option not in (before, word.partition("=")[0])]
+    return [word for before, word in both if own == (option in (before, word.partition("=")[0]))]

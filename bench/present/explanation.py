@@ -11,7 +11,7 @@ from rich.text import Text
 from bench.analyse import phase_costs
 from bench.analyse.causes import Attribution, Cause, parts
 from bench.analyse.cell_table import Tables
-from bench.analyse.same_programs import EQUAL, differences, relation
+from bench.analyse.same_programs import differences, relation
 from bench.present import bounds, phase_tables, program_sentences
 from bench.present.cell_columns import collectives, framework
 from bench.present.charts import PARTS
@@ -23,8 +23,6 @@ from bench.records.step_programs import StepProgram, unpacked
 
 _ROWS = 10
 """The number of causes, largest first, that fit on a screen; the others share a row."""
-
-_CHANCE = "What differs between their traces is noise, or comes from memory placement."
 
 _COLUMNS = (
     "a", "b", "timed_ratio", "untraced_ratio", "explained", "what", "source", "sizes", "a_ops",
@@ -56,10 +54,7 @@ def causes_frame(pairs: Iterable[Attribution]) -> pd.DataFrame:
 def show(
     console: Console, found: Attribution, run: str, *, every: bool = False, same: bool = False
 ) -> None:
-    """Print the sentence, and a table of the causes: at most ten, or `every` one.
-
-    What differs between traces of programs that are proved to be the `same` is no cause.
-    """
+    """Print the sentence, no cause if programs are the `same`; a table of ten causes or `every`."""
     gap = found.traced_a - found.traced_b
     shown = table("What", "Where", ">A", ">B", ">A - B", ">Share")
     most = len(found.causes) if every else _ROWS
@@ -76,8 +71,9 @@ def show(
         f"A is {found.a}, B is {found.b}, both from the run {run}. The columns are times per step "
         "and device while the profiler was recording."
     )
-    console.print(plain(_CHANCE if same else reason(found).sentence), "", shown, "")
-    console.print(plain(caption, "dim"))
+    chance = "What differs between their traces is noise, or comes from memory placement."
+    said = plain(chance if same else reason(found).sentence)
+    console.print(said, "", shown, "", plain(caption, "dim"))
 
 
 def show_programs(
@@ -87,8 +83,8 @@ def show_programs(
     found = relation(*programs)
     console.print(plain(program_sentences.describe_relation(*cells, found)))
     a, b = (unpacked(program["operations"]) for program in programs)
-    if found in EQUAL:
-        return
+    if found in ("same", "dispatch"):
+        return  # equal operations may come from other lines
     if rows := [*program_sentences.shown(differences(a, b))]:
         where = Column("Where", no_wrap=True)
         console.print(table(where, "Only in the first", "Only in the second", rows=rows))

@@ -93,7 +93,7 @@ def changes(
         one, other = new[column], old[column]
         if other and abs(one / other - 1) > _NOTICED:  # not where either is NaN
             yield f"{words}: {formatted(one, format_)}, {word} {formatted(other, format_)}"
-    if found not in same_programs.EQUAL and {new["cell"], old["cell"]} <= programs.keys():
+    if found != "dispatch" and {new["cell"], old["cell"]} <= programs.keys():
         known = (unpacked(programs[row["cell"]]["operations"]) for row in rows)
         for where, one, other in shown(same_programs.differences(*known)[:_MOST_CHANGES]):
             yield f"{where}: {one or 'nothing'}; {word}: {other or 'nothing'}"

@@ -354,8 +354,6 @@ class Catalogue(Devices, FilePaths):
     """The devices, versions, implementations and workloads that are available."""
 
     usable_cores: int
-    processes: int
-    """Number of processes that a launcher has started; 1 if the run starts its own."""
     optional: dict[str, str]
     """Versions of those of PACKAGES that are installed."""
     implementations: list[ImplementationEntry]

@@ -309,6 +309,8 @@ class Devices(TypedDict):
     device_memory_bytes: int | None
     versions: dict[str, str]
     """python, jax, jaxlib, flax, optax, numpy."""
+    processes: int
+    """Number of processes that a launcher has started; 1 if the run starts its own."""
 
 
 class Manifest(Devices):

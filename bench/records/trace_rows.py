@@ -7,9 +7,8 @@ from bench.records.rows import BlockFields
 Category = Literal[
     "matmul", "elementwise", "layout", "callback", "collective", "control", "unknown"
 ]
-"""Kind of an operation: `layout` only rearranges data, `callback` is a function of the host,
-`control` runs other operations, and `unknown` belongs to a program that was not found, unless the
-name tells its kind."""
+"""Kind of an operation: `layout` only rearranges data, `callback` is on the host, `control` runs
+others, and `unknown` belongs to a program that was not found, unless the name tells its kind."""
 
 
 PARTS = ("total", "dispatch", "compute", "wait", "move", "idle", "overlap")

@@ -14,7 +14,14 @@ from bench.present.closing_summary import next_steps
 
 
 def told(
-    word="undecided", low=0.99, high=1.02, to_decide=3.0, foreign=0.0, seconds=100.0, config=None
+    word="undecided",
+    low=0.99,
+    high=1.02,
+    to_decide=3.0,
+    foreign=0.0,
+    seconds=100.0,
+    config=None,
+    argv=(),
 ):
     claim = Claim(None, Verdict(word, low, high), to_decide)
     conditions = Conditions(steal=0.0, foreign=foreign, mhz=None)
@@ -26,7 +33,7 @@ def told(
     rows = [
         {"block": "b", "launch": number, "seconds": own} for number, own in enumerate(taken)
     ] + [{"block": "c", "launch": 0, "seconds": {"measure": 9e9}}]
-    manifest = {"config": config or {}}
+    manifest = {"config": config or {}, "argv": ["run", *argv]}
     run = SimpleNamespace(directory=Path("reports/r"), block_rows=rows, manifest=manifest)
     return list(next_steps(SimpleNamespace(comparisons=[block]), run))
 
@@ -41,6 +48,12 @@ def test_nothing_is_said_where_all_is_decided():
 def test_within_nox_commands_are_sessions(monkeypatch):
     monkeypatch.setenv("NOX_CURRENT_SESSION", "bench")
     assert told()[2].strip() == "nox -s bench -- --resume r --budget 200"
+
+
+@pytest.mark.parametrize("words", [["--distributed", "env"], ["--distributed=env"]])
+def test_a_run_of_a_launcher_is_resumed_by_the_launcher(words):
+    more = told(argv=["--rounds", "4", *words, "-k", "pmap"])[2]
+    assert more.endswith(f"run --resume r {' '.join(words)} --budget 200")
 
 
 def test_the_bound_the_reason_and_the_command_are_named():

@@ -257,7 +257,5 @@ class Hosts:
 
 def free_port(address: str) -> int:
     """Return a free TCP port of one of this host's addresses."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    with socket.create_server((address, 0)) as probe:
+        return int(probe.getsockname()[1])

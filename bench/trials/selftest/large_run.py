@@ -20,7 +20,7 @@ _STARTED_AT = "2026-01-01T00:00:00+00:00"
 _QUIET = stored.HostSlot(cores_s=0.2, steal_s=0.0, own_s=0.19, foreign_s=0.01, mhz=None)
 _MANIFEST: stored.Manifest = {
     "schema": stored.SCHEMA, "run": "large", "started_at": _STARTED_AT, "argv": ["run"],
-    "preset": "full", "config": {"margin": 0.02, "options": {}},
+    "preset": "full", "processes": 1, "config": {"margin": 0.02, "options": {}},
     "platform": "cpu", "device_kind": "cpu", "device_count": 1, "device_memory_bytes": None,
     "host": {"os": "", "cpu": "", "physical_cores": 8, "usable_cores": 8, "memory_bytes": 0,
              "load": 0.0},

@@ -12,7 +12,7 @@ import warnings
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jax.profiler import ProfileData
@@ -112,14 +112,14 @@ def _event(event: Any, stats: dict[str, Any], device: int, op: str) -> Event:
     )
 
 
+@dataclass
 class _Thread:
     """Times of one host thread."""
 
-    def __init__(self) -> None:
-        self.regions: list[int] = []
-        """When the thread began a task of its pool."""
-        self.others: list[int] = []
-        """When the thread began an operation, or a continuation of one."""
+    regions: list[int] = field(default_factory=list)
+    """When the thread began a task of its pool."""
+    others: list[int] = field(default_factory=list)
+    """When the thread began an operation, or a continuation of one."""
 
     def finished(self, noted: int, since: int) -> int:
         """Return the end of an operation whose completion the thread recorded at `noted`.
@@ -133,8 +133,6 @@ class _Thread:
 
 def _of_threads(lines: Iterable[Any], step: str) -> tuple[list[tuple[int, int]], list[Event]]:
     """Return the steps that a host's threads annotate, and the operations of XLA:CPU.
-
-    An operation, such as `dot`, or an annotation in a user's file may have the name of the steps.
 
     An operation's event covers the thread that started it. Work handed to other threads, such as
     parts of a matrix product, is done when the last of them records `end: <operation>`.
@@ -157,7 +155,7 @@ def _of_threads(lines: Iterable[Any], step: str) -> tuple[list[tuple[int, int]],
                 own = _event(event, stats, device, str(stats["hlo_op"]))
                 begun.append((thread, int(stats.get("_p", 0)), own))
                 thread.others.append(start)
-            elif name == step and "step_num" in dict(event.stats):
+            elif name == step and "step_num" in dict(event.stats):  # not a file's own annotation
                 steps.append((start, int(event.end_ns)))
         thread.regions.sort()
         thread.others.sort()
