@@ -157,10 +157,7 @@ def parts(row: TraceRow) -> dict[str, float]:
 def pair_of(
     cell: Mapping[Any, Any], other: Mapping[Any, Any], traces: Mapping[str, TraceRow]
 ) -> Attribution | None:
-    """Attribute a ranked cell's difference from another.
-
-    None where either has no trace, or their latencies are equal.
-    """
+    """Attribute a ranked cell's difference from another; None if untraced, or without one."""
     if other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
         return None
     timed = cell["latency_s"] / other["latency_s"]

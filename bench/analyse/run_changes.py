@@ -233,10 +233,7 @@ def other_files(a: Run, b: Run) -> list[str]:
 
 
 def _files(run: Run) -> dict[str, dict[str, str]]:
-    """Return file hashes by the implementation or workload that the files belong to.
-
-    Functions of lockstep.compare have none.
-    """
+    """Return file hashes by implementation and workload; functions that were raced have none."""
     rows: Sequence[Mapping[str, Any]] = run.last_cell_rows
     return {
         f"{part} {row[part]}": hashes

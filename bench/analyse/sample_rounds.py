@@ -61,10 +61,7 @@ class Rounds:
         return self.throughput[:, self.arms.index(arm)]
 
     def log_ratios(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
-        """Return log(time(arm) / time(other)) of arms that took turns, (rounds, pairs).
-
-        NaN where not both had a turn.
-        """
+        """Return log(time(arm) / time(other)), (rounds, pairs); NaN where not both had a turn."""
         place = {arm: column for column, arm in enumerate(self.arms)}
         arms, others = ([place[pair[end]] for pair in pairs] for end in (0, 1))
         return np.log(self.throughput[:, arms] / self.throughput[:, others])

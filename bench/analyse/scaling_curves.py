@@ -61,10 +61,7 @@ class Scaling:
 
     @cached_property
     def ideal(self) -> NDArray[np.float64]:
-        """Ideal scaling from the fastest cell on the smallest mesh.
-
-        (meshes, 2): devices, and seconds per step.
-        """
+        """Ideal scaling from the smallest mesh's fastest cell: devices and seconds, (meshes, 2)."""
         every, seconds = (self.points[name].to_numpy(float) for name in ("devices", "step_s"))
         devices = np.unique(every)
         best = seconds[every == devices[0]].min()

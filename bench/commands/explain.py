@@ -107,9 +107,10 @@ def newest_run(a: str, b: str) -> store.Run:
         both = {whole_name(a, cells), whole_name(b, cells)}
         if both <= traced:
             return run
-        known |= traced
         apart = {row["cell"] for row in run.cell_rows if "foreign" in row}
-        if compiled is None and both <= {*run.programs, *apart, *traced}:
+        comparable = {*run.programs, *apart, *traced}
+        known |= comparable
+        if compiled is None and both <= comparable:
             compiled = run
     if compiled is not None:
         return compiled
@@ -118,9 +119,10 @@ def newest_run(a: str, b: str) -> store.Run:
         record = f"record some: {as_typed('run')} --profile"
         raise BadInput([f"no run in {REPORTS}/ has traces; {record}{hint}"])
     missing = [name for name in (a, b) if whole_name(name, known) not in known]
+    said = f"no run in {REPORTS}/ has a program or trace of"
     raise BadInput(
-        [_unknown(name, known, f"no run in {REPORTS}/ has a trace of") for name in missing]
-        or [f"no run in {REPORTS}/ has traces of both; only cells of one run compare"]
+        [_unknown(name, known, said) for name in missing]
+        or [f"no run in {REPORTS}/ has programs or traces of both; only cells of one run compare"]
     )
 
 

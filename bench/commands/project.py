@@ -31,7 +31,7 @@ def project(
     """Predict a run's steps on other hardware and more chips, based on its measurements here.
 
     Args:
-      run (RUN): Name or folder of a stored run.
+      run (RUN): Name or folder of a stored run; `last` is the newest.
       hardware (NAMES): Chips, named by their files in bench/project/hardware/.
       chips (COUNTS): Numbers of chips: 8,16,24, or 8..65536 (doubling).
       scaling: weak: the batch per shard stays constant; strong: the global batch.

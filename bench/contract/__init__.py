@@ -347,14 +347,10 @@ class Workload(Protocol):
     def problem(self, config: Any, batch_size: int, precision: str, remat: str = "") -> Problem:
         """Return the problem of this size.
 
-        A workload whose layers can be stacked for a loop has a further argument, `scan_layers`.
-
-        Args:
-          config: the result of a function in SIZES.
-          batch_size: samples in a global batch.
-          precision: a key of PRECISIONS.
-          remat: a key of bench.contract.rematerialization's POLICIES, which choose what the
-            backward pass recomputes; empty for nothing.
+        `config` is the result of a function in SIZES, `batch_size` the samples of a global batch,
+        `precision` a key of PRECISIONS, and `remat` one of bench.contract.rematerialization's
+        POLICIES, which choose what the backward pass recomputes, or empty. A workload whose layers
+        can be stacked for a loop has a further argument, `scan_layers`.
         """
 
 

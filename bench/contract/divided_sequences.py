@@ -38,10 +38,7 @@ WIDEST_HEAD = 128
 
 
 def cudnn_attention(query: jax.Array) -> Attention | None:
-    """Return cuDNN's kernel for queries (batch, tokens, heads, head width); None if it has none.
-
-    Only bfloat16 and float16 have kernels.
-    """
+    """Return cuDNN's kernel for 16-bit queries (batch, tokens, heads, head width), or None."""
     width = query.shape[-1]
     fits = query.dtype.itemsize == HALF_BYTES and width % 8 == 0 and width <= WIDEST_HEAD
     if not fits or not cudnn_is_here():

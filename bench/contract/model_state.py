@@ -54,10 +54,7 @@ def is_float(leaf: Any) -> bool:
 
 
 def mean_of_floats(*leaves: Any) -> Any:
-    """Average an array over all shards; of integers and keys, which are equal, return the first.
-
-    With `jax.tree.map`, it averages losses, gradients and model state at once.
-    """
+    """Average an array over all shards; of integers and keys, which are equal, return the first."""
     return sum(leaves) / len(leaves) if is_float(leaves[0]) else leaves[0]
 
 

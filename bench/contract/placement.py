@@ -18,11 +18,7 @@ from bench.contract.varying import varying_axes
 
 
 def unknown_axes(mesh: Mesh, *known: str) -> str | None:
-    """Return why an implementation that uses only the `known` axes cannot use this mesh.
-
-    Returns:
-      A reason that names missing axes, or other axes with a size above 1; None if the mesh fits.
-    """
+    """Return why a step over only the `known` axes cannot use this mesh; None if it can."""
     missing = [name for name in known if name not in mesh.shape]
     if missing:
         axes = "axis" if len(missing) == 1 else "axes"

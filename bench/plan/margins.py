@@ -1,4 +1,4 @@
-"""The default margin of a run: what its preset can resolve on this machine."""
+"""The default margin of a run: what its planned rounds can resolve on this machine."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from bench.records import store
 from bench.records.arms import TWIN
 from bench.records.host import processor_name
 from bench.records.messages import Catalogue
-from bench.records.numbers import percent
+from bench.records.numbers import count, percent
 
 MARGINS = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 
@@ -48,9 +48,11 @@ def resolved_margin(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[fl
     rounds = plan.launches * plan.worker["rounds"] * RACED
     wanted = SEVERAL * z * math.hypot(noise / rounds**0.5, PROCESSES / plan.launches**0.5)
     margin = next((margin for margin in MARGINS if margin >= wanted), MARGINS[-1])
-    resolves = f"{percent(margin)} is what {plan.preset} can resolve here"
+    planned = count(plan.launches, "launch", "launches")
+    planned = f"{planned} of up to {count(plan.worker['rounds'], 'round')}"
+    resolves = f"{percent(margin)} is what {planned} can resolve here"
     if wanted > margin:
-        resolves = f"{percent(margin)}; {plan.preset} can resolve only {percent(wanted)} here"
+        resolves = f"{percent(margin)}; {planned} can resolve only {percent(wanted)} here"
     varies = f"the ratio of equal programs varies by {percent(noise)} between rounds"
     return margin, f"{resolves}, where {varies} ({source})"
 

@@ -54,7 +54,7 @@ class Preset:
     microbatches: int = 1
     implementations: Sequence[str] = (EXACT,)
     margin: float = MARGIN
-    """Margin of a gate; other runs use what the preset can resolve on this machine."""
+    """Margin of a gate; other runs use what their rounds can resolve on this machine."""
     parts: Sequence[Preset] = ()
     """Presets whose blocks make up this preset."""
 

@@ -224,10 +224,7 @@ def load(directory: Path) -> Run:
 
 
 def newest(reports: Path, most: int | None = 5, without: Collection[str] = ()) -> Iterator[Run]:
-    """Yield the runs whose last launches are the newest, without those that cannot be read.
-
-    `most` limits the number of runs, and `without` names others to leave out.
-    """
+    """Yield the `most` runs with the newest last launches, `without` these and unreadable ones."""
     launches = sorted(reports.glob(f"*/{LAUNCHES}"), key=lambda path: -path.stat().st_mtime)
     folders = [path.parent for path in launches if path.parent.name not in without]
     for folder in folders[:most]:

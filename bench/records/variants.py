@@ -15,7 +15,7 @@ ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 """Variables that hold flags: a variant's flags are appended to those already set, and win."""
 
 OWN = {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC", "PYTHONPATH"}
-"""Variables that the suite itself sets to create the devices of a mesh."""
+"""Variables that Lockstep itself sets to create the devices of a mesh."""
 
 _DEVICES = "--xla_force_host_platform_device_count"
 _PLATFORM = re.compile(r"--xla_(cpu|gpu|tpu)_")
@@ -51,7 +51,7 @@ class Variant:
 
         With `@`, the variant is raced. A value may hold several flags: it ends before the next word
         that has the form `VARIABLE=`. ValueError if the text has another form, or sets a variable
-        that the suite sets itself.
+        that Lockstep sets itself.
         """
         raced = text.startswith("@")
         name, _, rest = text.removeprefix("@").partition("=")
@@ -73,7 +73,7 @@ class Variant:
             raise ValueError(f"{name!r} sets a variable twice; give its values together")
         own = sorted(OWN & variables.keys())
         if own:
-            raise ValueError(f"{name!r} sets {', '.join(own)}, which the suite sets itself")
+            raise ValueError(f"{name!r} sets {', '.join(own)}, which Lockstep sets itself")
         if _DEVICES in variables.get("XLA_FLAGS", ""):
             raise ValueError(f"{name!r} sets {_DEVICES}, which the mesh determines")
         return cls(name, variables, raced=raced)

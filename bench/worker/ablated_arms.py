@@ -163,9 +163,7 @@ def localized(train_step: TrainStep, batch: Any) -> tuple[Callable[..., Any], li
 
     Returns the compiled step and its executables. The stand-ins are lowering rules of this
     compilation alone: tracing, differentiation and jax.shard_map's types see real collectives.
-
-    Raises:
-      UnsupportedError: the step is not one traceable program, or it writes no collectives.
+    UnsupportedError if the step is not one traceable program, or writes no collectives.
     """
     try:
         traced = jax.jit(train_step.step).trace(train_step.state, batch)

@@ -57,10 +57,7 @@ def is_main() -> bool:
 
 
 def gather(value: T) -> list[T]:
-    """Return the values of all processes, by rank; they must be serializable as JSON.
-
-    Raises EndedError, in all processes, if one of them called `end_all` instead.
-    """
+    """Return all processes' values (as in JSON), by rank; EndedError if one called `end_all`."""
     values = [value] if _exchange is None else _exchange(value)
     for each in values:
         if isinstance(each, dict) and ENDED in each:

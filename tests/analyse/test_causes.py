@@ -308,10 +308,14 @@ def test_a_published_run_is_explained_only_if_it_is_named(
 def test_cells_that_cannot_be_explained(reports: Path) -> None:
     with pytest.raises(BadInput, match="no run in reports/ has traces; record some"):
         explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+    programs = {"slow": ("program", "path", 1)}
+    synthetic.write(reports, replace(PLAN, traced=False, programs=programs), "compiled")
+    with pytest.raises(BadInput, match=f"program or trace of slwo; there are {PLACE}/slow"):
+        newest_run("slwo", "slow")
     synthetic.write(reports, PLAN)
     same = CliRunner().invoke(app, ["explain", "slow", f"{PLACE}/slow"])
     assert (same.exit_code, same.stderr.strip()) == (4, "error: name two different cells")
-    with pytest.raises(BadInput, match="has a trace of mlp-base/nowhere; there are mlp-base"):
+    with pytest.raises(BadInput, match="program or trace of mlp-base/nowhere; there are mlp-base"):
         explain("mlp-base/nowhere", f"{PLACE}/slow")
     with pytest.raises(BadInput) as caught:
         explain("nowhere", "slow")
@@ -327,7 +331,7 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
         explain("fats", f"{PLACE}/slow", "untraced")
     assert len(caught.value.faults) == 1
     synthetic.write(reports, replace(PLAN, devices=(4,), ratios={"fast": 1.0}), "apart")
-    with pytest.raises(BadInput, match="has traces of both"):
+    with pytest.raises(BadInput, match="has programs or traces of both"):
         explain("mlp-base/data=4/b64/fp32/fast", f"{PLACE}/slow")
 
 

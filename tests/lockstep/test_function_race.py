@@ -117,6 +117,8 @@ def test_frames_have_the_columns_that_are_explained(raced):
     known = {*raced.cells, *raced.samples, *raced.verdicts}
     assert not set(lockstep.COLUMNS) - known
     assert set(raced.cells) <= set(lockstep.COLUMNS)
+    vague = r"^its |\bof (that|those|them)\b|\bthat (span|interval)\b"
+    assert not [name for name, text in lockstep.COLUMNS.items() if re.search(vague, text)]
 
 
 @pytest.mark.slow

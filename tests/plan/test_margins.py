@@ -46,9 +46,12 @@ def test_a_run_on_this_machine_shows_it(tmp_path: Path, noise: float, expected: 
     shown = re.search(r"varies by ([\d.]+)\s% between", reason)
     assert float(shown[1]) / 100 == pytest.approx(2**0.5 * noise, rel=0.25), "of two noisy times"
     if noise > 0.1:  # more than the largest margin
-        assert re.match(r"[\d.]+\s%; quick can resolve only [\d.]+\s% here, where", reason)
+        assert re.match(
+            r"[\d.]+\s%; 1 launch of up to 48 rounds can resolve only [\d.]+\s% here, where", reason
+        )
     else:
-        assert reason.startswith(f"{percent(margin)} is what quick can resolve here, where")
+        said = f"{percent(margin)} is what 1 launch of up to 48 rounds can resolve here, where"
+        assert reason.startswith(said)
 
 
 def test_runs_of_other_machines_and_workloads_and_damaged_ones_show_nothing(tmp_path: Path) -> None:
@@ -62,8 +65,9 @@ def test_runs_of_other_machines_and_workloads_and_damaged_ones_show_nothing(tmp_
 
 
 def test_more_rounds_resolve_more(tmp_path: Path) -> None:
-    few, many = (
-        resolved_margin(plan(rounds=rounds), catalogue(cores=4), tmp_path)[0]
+    (few, why), (many, _) = (
+        resolved_margin(plan(rounds=rounds, launches="2"), catalogue(cores=4), tmp_path)
         for rounds in ("16", "4096")
     )
     assert many < few
+    assert "is what 2 launches of up to 16 rounds can resolve here" in why, "not the preset"

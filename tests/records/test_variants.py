@@ -33,7 +33,7 @@ def test_a_value_goes_on_until_the_next_variable(text, variables):
         ("n=XLA_FLAGS=--a XLA_FLAGS=--b", "sets a variable twice"),
         ("@base=X=1", "'base' names the other side of a gate"),
         ("base=jax==0.10.2", "'base' names the other side of a gate"),
-        ("one=NPROC=1 X=1", "sets NPROC, which the suite sets itself"),
+        ("one=NPROC=1 X=1", "sets NPROC, which Lockstep sets itself"),
         ("n=XLA_FLAGS=--xla_force_host_platform_device_count=4", "which the mesh determines"),
     ],
 )

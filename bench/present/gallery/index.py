@@ -46,7 +46,7 @@ class Entry:
     picture: str = ""
     """`share.svg`, if the report has one."""
     run: tuple[store.Run, Tables] | None = field(default=None, repr=False, compare=False)
-    """The stored run and its tables; None for trials of the suite itself."""
+    """The stored run and its tables; None for trials of Lockstep itself."""
 
 
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:

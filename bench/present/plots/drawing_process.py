@@ -25,9 +25,7 @@ FEW = 8
 def drawing(plots: Iterable[tuple[Plot, Path]]) -> Iterator[None]:
     """Write each plot's files into its folder; many of them while the body of the `with` runs.
 
-    Raises:
-      OSError: a file could not be written.
-      RuntimeError: drawing failed otherwise; its output is on the standard error.
+    OSError if a file could not be written; RuntimeError, with output on stderr, if drawing failed.
     """
     listed = list(plots)
     if len(listed) <= FEW:

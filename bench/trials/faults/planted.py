@@ -1,7 +1,7 @@
 """Faulty implementations and workloads, each of which goes wrong in one way and at one moment.
 
 A run is given a small file that calls `plant`; `observed_run` writes it. No planted file can be
-found by name, because none belongs to the suite's own implementations.
+found by name, because none belongs to Lockstep's own implementations.
 """
 
 import contextlib

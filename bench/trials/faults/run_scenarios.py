@@ -50,10 +50,7 @@ def planted(
 
 @of_arguments
 def refused(lab: Lab, outcome: Outcome, file: str, reason: str) -> None:
-    """Select a planted implementation that must be refused before anything is measured.
-
-    The run's output must match the pattern `reason`.
-    """
+    """Expect a planted implementation to be refused, for a `reason`, before anything is timed."""
     outcome.check_end(lab.measure(file).wait(), 4, reason)
     outcome.cell = outcome.others = "refused while planning"
     outcome.expect(not lab.run.exists(), "a run was created")

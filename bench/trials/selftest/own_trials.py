@@ -123,10 +123,7 @@ def calibrate(arm: Arm) -> float:
 
 
 def call_of(block: BlockText, products: int) -> Callable[[], object]:
-    """Return a function that runs one step to its end, for tools that time Python functions.
-
-    Each step is followed by this number of matrix products.
-    """
+    """Return a function, for other tools to time, that runs one step and these matrix products."""
     (arm,) = _arms(Block.of(block), ["step"])
     cast("SlowedStep", arm.step).set_products(products)
     return lambda: arm.run(1)

@@ -80,11 +80,8 @@ def read(folder: Path) -> tuple[dict[str, Any], list[Row]]:
     """Read the manifest and the rows of a self-test, whose samples are checked too.
 
     The manifest, which is written last, has the start time, the settings, the host, the commit, the
-    peers that could not be used, with reasons, and the CRC-32 of TRIALS and SAMPLES.
-
-    Raises:
-      StoreError: a file has changed since it was written.
-      FileNotFoundError: the folder holds no self-test.
+    peers that could not be used, with reasons, and the CRC-32 of TRIALS and SAMPLES. StoreError if
+    a file has changed since it was written; FileNotFoundError if the folder holds no self-test.
     """
     manifest = trial_results.read(folder / SELFTEST_MANIFEST)
     for name, reason in derived_files.differing(folder, manifest["checksums"]).items():

@@ -83,11 +83,8 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
     """Save an arm's state in these modes, and restore it on its own mesh and on another.
 
     The arm runs steps during asynchronous saves. All processes share the folder, and the slowest
-    one's times count.
-
-    Raises:
-      UnsupportedError: the state cannot be saved, or the disk has too little room for it.
-      WrongStepError: the state comes back different.
+    one's times count. UnsupportedError if the state cannot be saved, or the disk has too little
+    room for it; WrongStepError if it comes back different.
     """
     import orbax.checkpoint as ocp  # noqa: PLC0415 - an extra, which takes long to import
 

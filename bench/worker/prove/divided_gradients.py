@@ -44,13 +44,9 @@ class Division(NamedTuple):
 class DividedGradients:
     """The loss and gradients of batches of one size.
 
-    Args:
-      problem: defines the parameters, the optimizer and the model state.
-      loss_fn: the loss of a batch; without model state, also that of any part of it.
-      batch: a batch, on the host.
-      devices: this process's devices. Only the first is used if possible.
-      memory: bytes that each device has.
-      share: largest share of `memory` to plan for; all of it, if no division keeps within that.
+    `loss_fn` is the loss of a batch; without model state, also that of any part of it. Of this
+    process's `devices`, only the first is used if possible. `memory` has the bytes of each, and
+    `share` is the largest part of them to plan for; all, if no division keeps within that.
     """
 
     def __init__(

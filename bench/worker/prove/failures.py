@@ -55,13 +55,9 @@ def in_all_processes(
 ) -> T:
     """Run an action that every process of the launch runs at the same point.
 
-    Args:
-      action: the action, which may raise any exception, because users' files may.
-      on_failure: called as soon as the action fails in this process, because the others may block
-        on this process within the action and never reach the exchange of outcomes.
-
-    Raises:
-      EndedError: in all processes, if the action failed in any; with the first failure's reason.
+    `on_failure` is called as soon as the action fails in this process, because the others may block
+    on this process within the action and never reach the exchange of outcomes. Raises EndedError in
+    all processes, with the first failure's reason, if the action raised any exception in any.
     """
     try:
         result = action()

@@ -118,12 +118,8 @@ def with_state_mistake(rule: Rule, first: int, left: Callable[[Any, Any], Any]) 
 def wrong_optimizer(seen: Observed, mask: Flat | None, tolerance: float) -> str:
     """Name the mistake with the workload's optimizer that reproduces the steps.
 
-    If none is known, name the parameters that go wrong after a right first step; else empty.
-
-    Args:
-      seen: steps under this optimizer.
-      mask: bool per element, whether it is compared; all if None.
-      tolerance: largest relative error of an update.
+    If none is known, name the parameters that go wrong after a right first step; else empty. `mask`
+    has a bool per element, whether it is compared; `tolerance` is for relative errors of updates.
     """
     steps = [*pairwise(seen.ours.every)]
 

@@ -27,12 +27,9 @@ def update_errors(
     common denominator keeps a parameter whose gradient is mathematically zero (a key's bias, which
     softmax ignores) from being compared with its own rounding.
 
-    Args:
-      ours: parameters after the implementation's steps.
-      theirs: parameters after the reference's steps, with the same names and shapes.
-      start: parameters before the steps.
-      mask: bool per element, whether to compare it; all if None.
-      size: root mean square of the reference's update, if it is known.
+    `ours` and `theirs` are parameters after the steps of the implementation and the reference, and
+    `start` those before. `mask` has a bool per element, whether to compare it; `size` is the root
+    mean square of the reference's update, if it is known.
     """
     check_alike(ours, theirs)
     scale = (distance(theirs, start) if size is None else size) or 1.0

@@ -29,11 +29,8 @@ def find_drifts(arrays: dict[str, Any], masks: Flat | None = None) -> dict[str, 
 
     Checksums show whether replicas differ. The size of a difference is estimated without moving
     replicas between processes: the mean square of a vector's products with random signs is its
-    squared length (Achlioptas 2003, "Database-friendly random projections").
-
-    Args:
-      arrays: arrays by name.
-      masks: by name, a bool per element, whether sizes include it; they include all without one.
+    squared length (Achlioptas 2003, "Database-friendly random projections"). `masks` has, by name,
+    a bool per element, whether sizes include it; they include all elements of other arrays.
     """
     own = [
         (name, str(shard.index), shard.device.id, digest_of(shard.data))

@@ -124,17 +124,10 @@ def run_steps(
 ) -> tuple[Trajectory, Any]:
     """Step through the batches; return the trajectory and the last state.
 
-    Args:
-      problem: the problem that the step computes.
-      train_step: the step.
-      batches: batches on the host.
-      mask: selects the elements that count in the size of a parameter's drift.
-      resolved: the same for the rest of the state, by the parameters' paths.
-      repeated: whether to take the first step again in the end, from a copy of the first state.
-        This is impossible if the step changes its state in place.
-
-    Raises:
-      WrongStepError: a step breaks the contract, or a loss or parameter is not finite.
+    `mask` selects the elements that count in the size of a parameter's drift, and `resolved` those
+    of the rest of the state, by the parameters' paths. If `repeated`, the first step is taken again
+    in the end, from a copy of the first state; a step that changes its state in place cannot be.
+    WrongStepError if a step breaks the contract, or a loss or parameter is not finite.
     """
     state = train_step.state
     repeated = repeated and not is_elsewhere(train_step)

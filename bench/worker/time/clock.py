@@ -177,10 +177,7 @@ def steps_per_span(
 
 
 def latency_steps(steps: int) -> int:
-    """Return the steps of the latency span beside a throughput span of `steps`.
-
-    It is 0 if the throughput span is one step, whose time then is the latency as well.
-    """
+    """Return the steps of a latency span; none beside a single step, whose time is a latency."""
     return 0 if steps == 1 else max(1, round(LATENCY_SHARE * steps))
 
 
