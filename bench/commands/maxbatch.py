@@ -79,7 +79,7 @@ def bytes_of(text: str) -> float:
     """Parse a size such as `16GiB` or `80G`; BadInput if it is 0 or has no unit."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*(k|M|G|T|Ki|Mi|Gi|Ti)B?", text)
     if match is None or not float(match[1]):
-        form = "is not a number above 0 and a unit, spelled as in 16GiB or 80G, of up to 15 digits"
+        form = "is not a number above 0, of up to 15 digits, and a unit, as in 16GiB or 80G"
         raise BadInput([f"--memory: {text!r} {form}"])
     number, unit = match.groups()
     return float(number) * (1024.0 if "i" in unit else 1e3) ** ("KMGT".index(unit[0].upper()) + 1)

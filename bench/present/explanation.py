@@ -54,7 +54,10 @@ def causes_frame(pairs: Iterable[Attribution]) -> pd.DataFrame:
 def show(
     console: Console, found: Attribution, run: str, *, every: bool = False, same: bool = False
 ) -> None:
-    """Print the sentence, no cause if programs are the `same`; a table of ten causes or `every`."""
+    """Print why A takes longer than B, and a table of ten causes, or of `every` cause.
+
+    The sentence names no cause where both are proved to be the `same`.
+    """
     gap = found.traced_a - found.traced_b
     shown = table("What", "Where", ">A", ">B", ">A - B", ">Share")
     most = len(found.causes) if every else _ROWS

@@ -352,7 +352,7 @@ def test_bytes_are_read(text, value):
     "text", ["16 gigabytes", "-1G", "", "GiB", "256", "16gib", "0G", "0.0 GiB", "9" * 320 + "G"]
 )
 def test_what_is_no_number_of_bytes_is_refused(text):
-    with pytest.raises(BadInput, match="is not a number above 0 and a unit, spelled as"):
+    with pytest.raises(BadInput, match="is not a number above 0, of up to 15 digits, and a unit"):
         bytes_of(text)
 
 
