@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from bench.plan import content_keys
 from bench.plan.content_keys import read_files
 from bench.project import compiled_programs
 from bench.project.compiled_programs import entry_names
@@ -25,7 +26,7 @@ CELL = Cell(Block("model", "tiny", MeshShape.parse("data=2"), 8, StepOptions()),
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that workers start in, so that they import from there before the checkout."""
+    """A folder that workers start in, with a user's files."""
     monkeypatch.setattr(user_cache, "user_cache_path", lambda name: tmp_path / "cache" / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -81,12 +82,15 @@ def test_files_are_those_that_compile_and_read() -> None:
         ("bench/project/compiled_programs.py", False),
     ],
 )
-def test_a_file_counts_if_it_is_one_of_them(folder: Path, file: str, counts: bool) -> None:
-    before = name(folder)
-    own = folder / file
-    own.parent.mkdir(parents=True)
-    shutil.copy(ROOT / file, own)
+def test_a_file_counts_if_it_is_one_of_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, counts: bool
+) -> None:
+    before, copy = name(folder), folder / "copy"
+    for package in ("bench", "implementations"):
+        shutil.copytree(ROOT / package, copy / package)
+    monkeypatch.setattr(content_keys, "ROOT", copy)
     assert name(folder) == before, "the same content"
+    own = copy / file
     own.write_text(own.read_text("utf-8") + "# another\n", "utf-8")
     assert (name(folder) != before) == counts
 
