@@ -23,7 +23,7 @@ MARKDOWN, PAGE = "README.md", "index.html"
 RUNS, SELFTESTS, FAULTS = "Runs", "Self-tests", "Injected faults"
 KINDS = {
     RUNS: "Implementations whose steps were proved equal, timed and compared.",
-    SELFTESTS: "How well the suite detects planted differences between programs.",
+    SELFTESTS: "How well Lockstep detects planted differences between programs.",
     FAULTS: "What each fault that was injected into a real run left behind.",
 }
 """Sections of the index."""
