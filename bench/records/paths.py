@@ -22,9 +22,15 @@ def as_typed(command: str) -> str:
     return f"{PROGRAM} {command}"
 
 
+def safe_path() -> tuple[str, ...]:
+    """Return options of Python with which it imports Lockstep, and not the user's `bench.py`."""
+    # Lockstep's own folder has no such file, and cannot be on PYTHONPATH if its name has a colon.
+    return () if Path.cwd() == ROOT else ("-P",)
+
+
 def module_command(module: str, python: str = sys.executable) -> tuple[str, ...]:
-    """Return the command of a process that runs a module of Lockstep, not the user's `bench.py`."""
-    return (python, "-P", "-m", module)
+    """Return the command of a process that runs a module of Lockstep."""
+    return (python, *safe_path(), "-m", module)
 
 
 REPORTS = Path("reports")

@@ -21,7 +21,8 @@ from bench.measure.version_environments import (
 from bench.plan.matrix import make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.records.paths import ROOT
+from bench.records.messages import JAX_CHILD
+from bench.records.paths import ROOT, module_command
 from bench.worker.foreign.foreign_module import traits_of
 from tests.fakes.catalogue import catalogue
 
@@ -195,7 +196,7 @@ def test_a_base_is_a_foreign_file_for_the_other_python():
     bases = VersionBases("jax==0.10.2", {"pmap": path}, {}, (), (), environment=environment)
     with bases.checked_out() as files:
         traits = traits_of(Path(files["pmap@base"]["path"]))
-        words = ["/env/bin/python", "-P", "-m", "bench.worker.foreign.jax_child", str(path)]
+        words = [*module_command(JAX_CHILD, "/env/bin/python"), str(path)]
         assert traits == {"packages": ["jax"], "command": words, "variables": {}}
     assert not Path(files["pmap@base"]["path"]).exists()
     assert bases.record()["versions"] == {"jax": "0.10.2"}
