@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+from typing import TYPE_CHECKING
+
 import pytest
 
 from bench.records import paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -20,3 +26,13 @@ def test_an_installed_package_has_no_sessions_of_nox(monkeypatch, text, installe
     assert paths.adapt_commands(text) == text
     monkeypatch.setattr(paths, "CHECKOUT", False)
     assert paths.adapt_commands(text) == installed
+
+
+def test_processes_import_lockstep_and_not_the_users_bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bench.py").write_text("raise SystemExit(7)")
+    monkeypatch.setenv("PYTHONPATH", str(paths.ROOT))
+    assert subprocess.run(paths.module_command("bench.records.paths"), check=False).returncode == 0
+    monkeypatch.chdir(tmp_path)
+    assert subprocess.run(paths.module_command("bench.records.paths"), check=False).returncode == 0
