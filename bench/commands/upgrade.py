@@ -13,7 +13,7 @@ from bench.commands import run
 from bench.commands.exits import FAILED, OptionParser, refuse, termination_as_interrupt
 from bench.measure.processes.guard import Guard
 from bench.records.host import installed
-from bench.records.paths import as_typed, module_command
+from bench.records.paths import CHECKOUT, as_typed
 from bench.records.variants import is_requirement
 
 SETTINGS = run.SETTINGS
@@ -74,7 +74,9 @@ def _releases(package: str, first: str, last: str) -> list[str]:
 
 def _compare(python: str, words: Sequence[str], base: str) -> int:
     """Compare with a version in a process of this Python; returns the exit code of `regress`."""
-    command = [*module_command("bench", python), "upgrade", "--from", base, *words]
+    # A checkout may be found only in the working directory; elsewhere, `bench.py` is the user's.
+    flags = ("-m",) if CHECKOUT else ("-P", "-m")
+    command = [python, *flags, "bench", "upgrade", "--from", base, *words]
     with termination_as_interrupt(), Guard(command) as child:
         try:
             child.code()

@@ -22,15 +22,14 @@ def as_typed(command: str) -> str:
     return f"{PROGRAM} {command}"
 
 
-def safe_path() -> tuple[str, ...]:
-    """Return options of Python with which it imports Lockstep, and not the user's `bench.py`."""
-    # Lockstep's own folder has no such file, and cannot be on PYTHONPATH if its name has a colon.
-    return () if Path.cwd() == ROOT else ("-P",)
+SAFE_PATH = () if os.pathsep in str(ROOT) else ("-P",)
+"""Options of Python with which a process imports Lockstep, and not the user's `bench.py`. A folder
+whose name has a colon cannot be on PYTHONPATH: its Lockstep is found in the working directory."""
 
 
 def module_command(module: str, python: str = sys.executable) -> tuple[str, ...]:
     """Return the command of a process that runs a module of Lockstep."""
-    return (python, *safe_path(), "-m", module)
+    return (python, *SAFE_PATH, "-m", module)
 
 
 REPORTS = Path("reports")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.present.plots.vega_plot import Plot
-from bench.records.paths import safe_path
+from bench.records.paths import SAFE_PATH
 
 # The task is read before anything is imported, so that the caller does not wait to write it.
 _PROGRAM = f"import sys; task = sys.stdin.buffer.read(); from {__name__} import draw; draw(task)"
@@ -35,7 +35,7 @@ def drawing(plots: Iterable[tuple[Plot, Path]]) -> Iterator[None]:
         yield
         return
     process = subprocess.Popen(  # noqa: S603 - this interpreter and module
-        [sys.executable, *safe_path(), "-c", _PROGRAM],
+        [sys.executable, *SAFE_PATH, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

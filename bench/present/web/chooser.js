@@ -79,8 +79,7 @@ function useOf(cells, limit, where) {
   const others = more ? ` or ${more} more` : "";
   const highest = widestRatio(best);
   const which = `${best.length > 2 ? "any" : "either"} of them may be the fastest`;
-  const told = highest === 1 ? "they run the same program" : which;
-  const tied = best.length > 1 ? `: ${told}` : "";
+  const tied = best.length > 1 ? `: ${highest === 1 ? "they run the same program" : which}` : "";
   const bounded = tied && highest > 1 && highest < 2; // rounded up to a tenth of a percent
   const bound = bounded ? `within ${percent(Math.ceil(1000 * (highest - 1)) / 1000)}; ` : "";
   const ends = [Math.min, Math.max].map((end) => end(...best.map(({ step_s }) => step_s)));
