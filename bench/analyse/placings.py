@@ -1,6 +1,7 @@
 """How far every implementation is behind the fastest, in every block of a run."""
 
 import math
+import statistics
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,8 +42,7 @@ class Row:
     @cached_property
     def mean(self) -> float:
         """The geometric mean of `known`; NaN without any."""
-        known = self.known
-        return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else math.nan
+        return statistics.geometric_mean(self.known) if self.known else math.nan
 
 
 def find(found: Tables) -> tuple[list[Comparison], list[Row]]:

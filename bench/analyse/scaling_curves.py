@@ -54,9 +54,8 @@ class Scaling:
     def title(self) -> str:
         """The curve's name and the quantities held fixed along it."""
         fixed = "in all" if self.kind == "strong" else "a device"
-        each = ""
-        if self.devices_a_process is not None:
-            each = f", {numbers.count(self.devices_a_process, 'device')} per process"
+        own = self.devices_a_process
+        each = f", {numbers.count(own, 'device')} per process" if own else ""
         return f"{self.kind.capitalize()} scaling, {self.family}{each}, batch {self.batch} {fixed}"
 
     @cached_property

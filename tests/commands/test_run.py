@@ -768,6 +768,16 @@ main()
     assert not (front.folder / "reports").exists()
 
 
+def test_an_interruption_of_the_report_says_how_to_build_it(
+    mixed: tuple[Front, Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front, _ = mixed
+    monkeypatch.setitem(front.environment, "FAKE_INTERRUPT", "report")
+    done = front("run", "--resume", "mixed")
+    last = "no report: interrupted; build it: python -m bench report reports/mixed"
+    assert (done.code, done.out.splitlines()[-1]) == (130, last)
+
+
 def test_help_has_examples(front: Front) -> None:
     done = front("run", "--help")
     assert done.code == 0

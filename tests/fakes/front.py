@@ -1,6 +1,7 @@
 """`python -m bench` with the fake worker and catalogue beside it, and no report to draw.
 
-It kills itself where FAKE_KILL says: `1 0.6` is after 0.6 of the file of the second launch.
+It kills itself where FAKE_KILL says: `1 0.6` is after 0.6 of the file of the second launch. With
+FAKE_INTERRUPT, the report is interrupted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from bench.records import files, store
 
 
 def build(run: store.Run, _tables: object) -> Path:
+    if "FAKE_INTERRUPT" in os.environ:
+        raise KeyboardInterrupt
     page = run.directory / "report.html"
     page.write_text("a report")
     return page

@@ -38,7 +38,7 @@ from bench.records.cells import Block, base_of
 from bench.records.files import NotStoredError, storing
 from bench.records.host import processor_name, usable_cores
 from bench.records.numbers import clock, count
-from bench.records.paths import REPORTS
+from bench.records.paths import REPORTS, as_typed
 from bench.records.printable import shortened
 
 if TYPE_CHECKING:
@@ -307,9 +307,10 @@ class Front:
                 result = yield  # pytest-benchmark writes its file
                 if directory is not None and self._measures:
                     self._build(directory)
-        except NotStoredError as error:
-            self._closing.append(f"no report: {error}")
-            session.exitstatus = FAILED
+        except (NotStoredError, KeyboardInterrupt) as error:
+            why = str(error) or f"interrupted; build it: {as_typed('report')} {directory}"
+            self._closing.append(f"no report: {why}")
+            session.exitstatus = FAILED if isinstance(error, NotStoredError) else INTERRUPTED
             return None
         return result
 
