@@ -144,11 +144,11 @@ def read(path: Path) -> Hardware:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         return Hardware(**{**content, "name": path.stem})
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path.name}: {error}") from None
     except ValidationError as error:
         faults = [
             f"{'.'.join(map(str, fault['loc'])) or 'the sheet'}: {fault['msg']}"
             for fault in error.errors()
         ]
         raise ValueError(f"{path.name}: {'; '.join(faults)}") from None
+    except ValueError as error:  # it is not UTF-8, or not TOML
+        raise ValueError(f"{path.name}: {error}") from None

@@ -125,6 +125,12 @@ def test_a_wrong_sheet_is_an_error_with_its_fields(
     assert said in str(caught.value)
 
 
+def test_a_sheet_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_bytes(b"\xdc")
+    with pytest.raises(ValueError, match=r"^mine\.toml: 'utf-8' codec can't decode"):
+        read(tmp_path / "mine.toml")
+
+
 def test_links_are_of_one_kind(tmp_path: Path) -> None:
     torus = (SHEETS / "tpu-v4.toml").read_text(encoding="utf-8")
     torus = torus[torus.index("[torus.shapes]") : torus.index("[network.bandwidth]")]
