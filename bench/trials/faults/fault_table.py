@@ -163,7 +163,7 @@ FAULTS = (
           planted("peeks", "wrong", f"are missing|long spans|{ELSEWHERE}", *LONGER, "--workloads",
                   "linear-base", batch=1 << 14)),
     Fault("tiring", CHEAT, "the step does nothing late in spans longer than those of the checks",
-          planted("tires", "wrong", "change in the|recomputed|long spans|are missing", *LONGER)),
+          planted("tires", "wrong", "do not change|recomputed|long spans|are missing", *LONGER)),
     Fault("foreign-dies", FOREIGN, "the process of a foreign arm ends in its timed step",
           planted("foreign_end", "crashed", "its process ended with exit code 7")),
     Fault("foreign-hangs", FOREIGN, "the timed step in a process of its own waits for ever",
