@@ -134,10 +134,9 @@ def check(launches: Launches, folder: Path | None = None) -> store.Run:
     assert {row["status"] for row in run.cell_rows} == {"ok"}, launches.output
     assert {row["processes"] for row in run.cell_rows} == {2}
     assert len(run.samples) == 2 * 4 * len(run.last_cell_rows)
-    for span in ("throughput_ns", "latency_ns"):
-        for times, longest in zip(run.samples[f"process_{span}"], run.samples[span], strict=True):
-            assert len(times) == 2
-            assert max(times) == longest
+    each, longest = (run.samples[f"{of}throughput_ns"] for of in ("process_", ""))
+    assert [len(times) for times in each] == [2] * len(run.samples)
+    assert [max(times) for times in each] == [*longest]
     assert launches.output.count("report: reports/tried/report.html") == 1
     launches.wait_for("all processes have ended", lambda: not launches.alive())
     return run
