@@ -56,8 +56,8 @@ def checkpoint_costs(
 
     Columns, NaN where there is no figure:
 
-    - `cell`, `implementation`; `what`: `save, async` or `restore on data=2`; the `reason` why there
-      are no figures, if any; `repetitions`.
+    - `cell`, `implementation`; `what`: `save, async` or `restore on data=2`, None without figures;
+      the `reason` why there are none, if any; `repetitions`.
     - Median, least and most seconds over repetitions (`_s`, `_least_s`, `_most_s`): `total` until
       all is saved or restored, `blocking`, the part of a save that blocks training, and
       `step_during`, a step during an asynchronous save; `step_before_s`, a step before it.
@@ -71,8 +71,8 @@ def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterato
     saves = {f"save, {mode}": save for mode, save in checkpoint["saves"].items()}
     seconds = {what: save["total_s"] for what, save in saves.items()}
     seconds |= {f"restore on {one['mesh']}": one["seconds"] for one in checkpoint["restores"]}
-    for what, total in (seconds or {"": []}).items():
-        save, spread = saves.get(what, _NO_SAVE), _spread("total", total)
+    for what, total in seconds.items() or [(None, [])]:
+        save, spread = saves.get(what or "", _NO_SAVE), _spread("total", total)
         yield {
             "cell": cell["cell"],
             "implementation": cell["implementation"],
