@@ -109,8 +109,7 @@ def find(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     A share may be below 0, where the step without the part takes longer. Shares need not add up:
     communication and computation may run at the same time, and a part may slow down another.
     """
-    cells = ((block, cell) for block in comparisons for cell in block.ranked if cell["ablations"])
-    return [_shares(block, cell) for block, cell in cells]
+    return [_shares(b, cell) for b in comparisons for cell in b.ranked if cell["ablations"]]
 
 
 def _shares(block: Comparison, cell: Mapping[str, Any]) -> dict[str, Any]:
