@@ -137,20 +137,16 @@ class Ruling(NamedTuple):
     @property
     def row(self) -> dict[str, Any]:
         """The fields that a ledger stores: see bench.records.attempts.Attempt."""
+        row: dict[str, Any] = {"decision": self.decision, "reason": self.reason, "tested": False}
+        row |= dict.fromkeys(("ratio", "low", "high", "rounds"))
         if self.claim is None:
-            none = dict.fromkeys(("ratio", "low", "high", "rounds"))
-            return {"decision": self.decision, "reason": self.reason, "tested": False, **none}
+            return row
         ratio, verdict = self.claim.ratio, self.claim.verdict
-        bounded = math.isfinite(verdict.high)
-        return {
-            "decision": self.decision,
-            "reason": "proved to be the same program" if verdict.proved else "",
-            "tested": not verdict.proved,
-            "ratio": ratio.value,
-            "low": verdict.low if bounded else None,
-            "high": verdict.high if bounded else None,
-            "rounds": ratio.rounds,
-        }
+        if verdict.proved:
+            row["reason"] = "proved to be the same program"
+        if math.isfinite(verdict.high):
+            row |= {"low": verdict.low, "high": verdict.high}
+        return row | {"tested": not verdict.proved, "ratio": ratio.value, "rounds": ratio.rounds}
 
 
 def judge_attempts(

@@ -12,7 +12,7 @@ from typing import Any
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import columns
 from bench.records.arms import INPUT_WAYS, arm_beside
-from bench.records.rows import Checkpoint, SavedCheckpoint
+from bench.records.rows import Checkpoint
 
 
 def input_costs(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -46,9 +46,6 @@ def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[st
     }
 
 
-_NO_SAVE = SavedCheckpoint(blocking_s=[], total_s=[], steps_before_ns=[], steps_during_ns=[])
-
-
 def checkpoint_costs(
     blocks: Sequence[Comparison], stored: Mapping[str, Checkpoint]
 ) -> list[dict[str, Any]]:
@@ -56,8 +53,8 @@ def checkpoint_costs(
 
     Columns, NaN where there is no figure:
 
-    - `cell`, `implementation`; `what`: `save, async` or `restore on data=2`; the `reason` why there
-      are no figures, if any; `repetitions`.
+    - `cell`, `implementation`; `what`: `save, async` or `restore on data=2`, None without figures;
+      the `reason` why there are none, if any; `repetitions`.
     - Median, least and most seconds over repetitions (`_s`, `_least_s`, `_most_s`): `total` until
       all is saved or restored, `blocking`, the part of a save that blocks training, and
       `step_during`, a step during an asynchronous save; `step_before_s`, a step before it.
@@ -68,11 +65,13 @@ def checkpoint_costs(
 
 
 def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterator[dict[str, Any]]:
-    saves = {f"save, {mode}": save for mode, save in checkpoint["saves"].items()}
-    seconds = {what: save["total_s"] for what, save in saves.items()}
-    seconds |= {f"restore on {one['mesh']}": one["seconds"] for one in checkpoint["restores"]}
-    for what, total in (seconds or {"": []}).items():
-        save, spread = saves.get(what, _NO_SAVE), _spread("total", total)
+    saves, restores = checkpoint["saves"].items(), checkpoint["restores"]
+    timed: list[tuple[str | None, list[float], Mapping[str, Any]]] = [
+        *((f"save, {mode}", save["total_s"], save) for mode, save in saves),
+        *((f"restore on {one['mesh']}", one["seconds"], {}) for one in restores),
+    ]
+    for what, total, save in timed or [(None, [], {})]:
+        spread = _spread("total", total)
         yield {
             "cell": cell["cell"],
             "implementation": cell["implementation"],
@@ -80,9 +79,9 @@ def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterato
             "reason": checkpoint["reason"],
             "repetitions": len(total),
             **spread,
-            **_spread("blocking", save["blocking_s"]),
-            **_spread("step_during", [ns / 1e9 for ns in save["steps_during_ns"]]),
-            "step_before_s": median(save["steps_before_ns"] or [math.nan]) / 1e9,
+            **_spread("blocking", save.get("blocking_s", ())),
+            **_spread("step_during", [ns / 1e9 for ns in save.get("steps_during_ns", ())]),
+            "step_before_s": median(save.get("steps_before_ns") or [math.nan]) / 1e9,
             "state_bytes": checkpoint["state_bytes"] or math.nan,
             "stored_bytes": checkpoint["stored_bytes"] or math.nan,
             "bytes_a_second": checkpoint["state_bytes"] / (spread["total_s"] or math.nan),
@@ -110,8 +109,7 @@ def find(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     A share may be below 0, where the step without the part takes longer. Shares need not add up:
     communication and computation may run at the same time, and a part may slow down another.
     """
-    cells = ((block, cell) for block in comparisons for cell in block.ranked if cell["ablations"])
-    return [_shares(block, cell) for block, cell in cells]
+    return [_shares(b, cell) for b in comparisons for cell in b.ranked if cell["ablations"]]
 
 
 def _shares(block: Comparison, cell: Mapping[str, Any]) -> dict[str, Any]:

@@ -202,8 +202,9 @@ def _isolated(cell: str, row: Mapping[str, Any]) -> str:
 
 
 def _approximate(cells: Sequence[Row]) -> str:
-    """Name the approximate steps and how they differ; empty if there are none."""
-    found = {cell["implementation"]: cell["approximate"] for cell in cells if cell["approximate"]}
+    """Name the proved approximate steps and how they differ; empty if there are none."""
+    ok = (cell for cell in cells if cell["status"] == "ok")
+    found = {cell["implementation"]: cell["approximate"] for cell in ok if cell["approximate"]}
     if not found:
         return ""
     return (

@@ -78,6 +78,8 @@ def _compile(cell: Row) -> str:
     parts = [cell[name] for name in _COMPILING]
     if any(map(missing, parts)):
         return ""
+    if is_other_framework(cell["foreign"]):
+        return "first step minus the fastest"
     each = f"{' + '.join(f'{part:.2f}' for part in parts)}{numbers.NARROW}s"
     where = f" in run {cell['compiled_in']}" if cell["compiled_in"] else ""
     return f"{each}{' cached' if cell['cache_hits'] > 0 else ''}{where}"

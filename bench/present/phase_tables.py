@@ -105,7 +105,7 @@ def checkpoints(rows: Rows) -> Table:
                span=("blocking_least_s", "blocking_most_s")),
         Column("bytes_a_second", "Bandwidth", "of the state", "B/s"),
         Column("stored_bytes", "Files", "for a state of", "bytes",
-               detail=lambda row: formatted(row["state_bytes"], "bytes")),
+               detail=where_known("state_bytes", numbers.bytes_)),
         Column("step_during_s", "Step meanwhile", "before", "s",
                detail=where_known("step_before_s", lambda step_s: formatted(step_s, "s"))),
     )  # fmt: skip

@@ -213,6 +213,8 @@ def from_row(row: CellRow) -> Program | NoProgram:
 def _why_not(cell: Cell, catalogue: Catalogue) -> str:
     """Return why a cell cannot be compiled; empty if it can."""
     block = cell.block
+    if "@" in cell.implementation:
+        return "it is of another version or revision, and only present steps are compiled"
     for kind, name, entries in (
         ("implementation", cell.implementation, catalogue["implementations"]),
         ("workload", block.workload, catalogue["workloads"]),

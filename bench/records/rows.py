@@ -36,7 +36,8 @@ class InputWait(TypedDict):
     """The time that an input arm waited for its batches in one turn's throughput span.
 
     A wait begins when the host asks for the next batch, and ends when the step can be launched.
-    Devices may be busy with earlier steps meanwhile.
+    Devices may be busy with earlier steps meanwhile. Once they are done with the last step, the
+    wait for batches that the span still has to prefetch counts as well.
     """
 
     wait_ns: int

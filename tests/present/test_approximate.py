@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
@@ -125,6 +125,19 @@ def test_every_list_marks_them(run: store.Run, found: Tables) -> None:
     console = Console(width=200, record=True)
     closing_summary.print_summary(console, run, found)
     assert "Approximate steps are ranked separately" in console.export_text()
+
+
+def test_only_a_proved_step_is_said_to_be_proved(tmp_path: Path) -> None:
+    def not_proved(row: dict[str, Any]) -> None:
+        if row["implementation"] == "coarse":
+            row.update(status="wrong", reason="it does not train")
+
+    directory = synthetic.write(tmp_path, PLAN)
+    synthetic.rewrite(directory, "cells", not_proved)
+    run = store.load(directory)
+    said = caveats.caveats(cell_table.build(run), run.manifest)["Approximate steps"]
+    assert "sparse (sparse rounds)" in said
+    assert "coarse" not in said
 
 
 def test_their_losses_need_not_follow_the_references(found: Tables) -> None:

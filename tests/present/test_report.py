@@ -467,6 +467,10 @@ def test_steps_in_other_frameworks_are_marked(tmp_path: Path) -> None:
     shown = {row["implementation"]: column.of(row) for row in rows}
     assert shown.pop("jit_spmd") == "torch 2.13.0; 2 processes of 1 thread"
     assert set(shown.values()) == {None}
+    (column,) = [c for c in cell_columns.COLUMNS if c.key == "compile_total_s"]
+    shown = {row["implementation"]: column.detail_of(row) for row in rows}
+    assert shown.pop("jit_spmd") == "first step minus the fastest"
+    assert all(" + " in each for each in shown.values())
     assert cell_columns.framework(foreign | {"isolated": True}).startswith("isolated; torch")
 
 

@@ -255,6 +255,9 @@ def test_who_ends_a_child_or_takes_too_long_is_named_and_the_others_are_asked(
 def test_what_cannot_be_asked_for_says_what_can(catalogue, children):
     wanted = {
         "there is no implementation jit; there are jit_spmd, zero1": cell("jit"),
+        "it is of another version or revision, and only present steps are compiled": cell(
+            "jit_spmd@old"
+        ),
         "there is no workload gpt3; there are linear, mlp": cell(workload="gpt3"),
         "linear has no size huge; there are tiny": cell(size="huge"),
         "data=2048 has more than 1,024 devices, the most to compile for": cell(mesh="data=2048"),

@@ -32,6 +32,8 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.present import caveats, page_data, phase_tables
 from bench.records import store
+from bench.worker.block_session import BlockSession
+from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.phases import checkpoints
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.time.clock import Arm
@@ -97,6 +99,18 @@ def test_figures_are_sent_before_the_next_file_can_end_the_worker(
     settings = {"folder": str(tmp_path), "modes": ["sync"]}
     checkpoints.save_and_restore_cells(session, session, settings)
     assert sent == [["first"], ["first", "deadly"]]
+
+
+def test_a_state_in_other_processes_is_not_saved_and_its_cell_says_so(tmp_path: Path) -> None:
+    session: Any = BlockSession.__new__(BlockSession)
+    session.mesh, session.announce, session.send_rows = None, lambda *_: None, lambda: None
+    session.arms = [arm := ForeignArm.__new__(ForeignArm)]
+    arm.name = "mine"
+    session.cells = {arm.name: {"status": "ok", "foreign": {}}}
+    settings = {"folder": str(tmp_path), "modes": ["sync"]}
+    checkpoints.save_and_restore_cells(session, session, settings)
+    reason = session.cells[arm.name]["checkpoint"]["reason"]
+    assert reason == "its steps run in other processes"
 
 
 @needs_orbax
@@ -289,7 +303,7 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
             "save, sync", "save, async", "restore on data=2",
             "restore on data=2, devices reversed",
         )),
-        ("pmap", ""),
+        ("pmap", None),
     ]  # fmt: skip
     assert found[0]["bytes_a_second"] == pytest.approx(1e8)
     assert (found[1]["blocking_s"], found[1]["blocking_most_s"]) == (0.05, 0.06)
@@ -302,6 +316,8 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
     assert table is not None
     assert "The last state restored on each mesh was compared" in table.facts[0]
     assert {len(row) for row in table.body} == {len(table.shown("text"))}
+    without = [f"{figure.main} {figure.note}".strip() for figure in table.body[-1][1:]]
+    assert without == ["\N{EN DASH} no room", *["\N{EN DASH}"] * 5]
     assert len(found) == 5
     drawn = page_data.build(content, store.read_manifest(directory))
     assert column(drawn, "checkpoints", "what", "details") == [*[""] * 4, "no room"]
@@ -310,4 +326,5 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
 
 def without_room(row: dict[str, Any]) -> None:
     if row["implementation"] == "pmap" and "checkpoint" in row:
-        row["checkpoint"] = {**row["checkpoint"], "reason": "no room", "saves": {}, "restores": []}
+        nothing = {"state_bytes": 0, "stored_bytes": 0, "saves": {}, "restores": []}
+        row["checkpoint"] = {"reason": "no room", **nothing}

@@ -137,15 +137,23 @@ def test_a_step_starved_where_the_devices_were_done_before_it(
         return state, next(losses, Loss(done=False))
 
     monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter_ns=lambda: now))
-    feed: Any = SimpleNamespace(take=take, settle=lambda: None)
+
+    def settle() -> None:
+        nonlocal now
+        now += prefetching
+
+    prefetching = 0
+    feed: Any = SimpleNamespace(take=take, settle=settle)
     arm = worker.FedArm("a+loaded", step, None, None, feed=feed)
     _, last = arm.launch(4, wait_each=False)
     # Nothing runs before the first step, the second finds the devices busy, the third idle; of a
     # loss that is gone nothing is known, and the figure is a bound from above.
     assert arm.waited == {"wait_ns": 1111, "starved_ns": 1101}
     arm.losses.append((4, replace(last, done=True)))  # it was waited for
+    prefetching = 5
     arm.launch(1, wait_each=False)
-    assert arm.waited == {"wait_ns": 10000, "starved_ns": 10000}
+    # The batches that are still missing once the devices are done would keep later steps waiting.
+    assert arm.waited == {"wait_ns": 10005, "starved_ns": 10005}
 
 
 @pytest.mark.parametrize("wait_each", [False, True])

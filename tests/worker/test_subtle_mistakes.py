@@ -459,7 +459,7 @@ MISTAKES = {
     ),
     "parameters in bfloat16": (
         type("Implementation", (), {"build": staticmethod(in_bfloat16)}),
-        r"\['layers'\].* is kept in a dtype narrower than its own",
+        r"parameters are in narrower dtypes than their own: \['layers'\]",
     ),
     "a second decay": (made(loss=decayed_again), "is off by -1e-06 times the parameters"),
     "bfloat16": (made(grads=rounded_to("bfloat16")), "the gradients are rounded to bfloat16"),

@@ -24,6 +24,7 @@ from bench.records.numbers import bytes_, count
 from bench.records.rows import Checkpoint, RestoredCheckpoint, SavedCheckpoint
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
+from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.process_exchange import EndedError, to_host
 from bench.worker.prove.carried_state import words
 from bench.worker.prove.failures import UnsupportedError, WrongStepError, in_all_processes
@@ -86,6 +87,8 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
     one's times count. UnsupportedError if the state cannot be saved, or the disk has too little
     room for it; WrongStepError if it comes back different.
     """
+    if isinstance(arm, ForeignArm):
+        raise UnsupportedError("its steps run in other processes")
     import orbax.checkpoint as ocp  # noqa: PLC0415 - an extra, which takes long to import
 
     logging.getLogger("absl").setLevel(logging.ERROR)

@@ -10,7 +10,7 @@ import math
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from bench.contract import Batch, TrainStep
 from bench.records.arms import IN_PARTS, WHOLE_BATCH
@@ -25,13 +25,6 @@ from bench.worker.prove.trajectory import build_step, state_and_loss
 from bench.worker.read.compilation import remembered_programs
 
 Build = Callable[[], TrainStep]
-
-
-class Curve(NamedTuple):
-    """The finite losses of a run, each before its update, and why it ends early, if it does."""
-
-    losses: list[float]
-    reason: str
 
 
 def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) -> None:
@@ -68,11 +61,11 @@ def trained(
     batch: Callable[[int], Batch],
     steps: int,
     progress: Callable[[int], None],
-) -> Curve:
+) -> tuple[list[float], str]:
     """Build a step and train it on batch(0), batch(1) ..., waiting for each loss.
 
-    `progress` gets the number of each step before it begins. The curve ends at an infinite or NaN
-    loss, or at a failure.
+    `progress` gets the number of each step before it begins. Return the losses, each before its
+    update, and why they end early, if they do: at an infinite or NaN loss, or at a failure.
     """
     losses, reason = list[float](), ""
     try:
@@ -87,8 +80,8 @@ def trained(
         reason = ": ".join(failure(error))
     for number, value in enumerate(losses):
         if not math.isfinite(value):
-            return Curve(losses[:number], f"the loss of step {number + 1} is {value}")
-    return Curve(losses, reason)
+            return losses[:number], f"the loss of step {number + 1} is {value}"
+    return losses, reason
 
 
 def reference_steps(reference: TimedReference) -> dict[str, Build]:

@@ -144,7 +144,7 @@ def _mistakes(name: str, seen: Observed) -> list[str]:
     gate, own, wanted = seen.gate, seen.ours.first, seen.truth.first
     narrow = [path for path, leaf in own.items() if leaf.itemsize < wanted[path].itemsize]
     if narrow and name == SGD:
-        return [f"{some(narrow)} is kept in a dtype narrower than its own ({APPROXIMATE})"]
+        return [f"parameters are in narrower dtypes than their own: {some(narrow)} ({APPROXIMATE})"]
     begun, given = seen.ours.start, seen.truth.start
     if differing := [path for path in given if not close(begun[path], given[path], seen.match)]:
         return [f"the initial parameters are not those of the problem, in {some(differing)}"]

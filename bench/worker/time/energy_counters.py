@@ -10,7 +10,6 @@ uncertainty of the sum over an arm's turns.
 import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import jax
 
 from bench.records import nvml
-from bench.records.host import CPUS, cores, host_id
+from bench.records.host import CPUS, cores, host_id, shown
 from bench.records.nvml import UnknownError
 from bench.records.row_parts import Energy
 from bench.records.rows import EnergyMeter
@@ -78,16 +77,13 @@ def packages(powercap: Path = POWERCAP, topology: Path = CPUS) -> list[Counter]:
     folders: dict[str, Path] = {}
     # A package may appear twice, by registers and by memory-mapped I/O, but counts once.
     for folder in sorted(powercap.glob("*"), key=lambda folder: ("mmio" in folder.name, folder)):
-        with suppress(OSError):
-            folders.setdefault((folder / "name").read_text().strip(), folder)
-    used = set()
-    for core in cores():
-        with suppress(OSError, ValueError):
-            used.add(int((topology / f"cpu{core}/topology/physical_package_id").read_text()))
+        folders.setdefault(shown(folder / "name").strip(), folder)
+    ids = (shown(topology / f"cpu{core}/topology/physical_package_id") for core in cores())
+    used = {text.strip() for text in ids if text}
     chosen = [
         folder
         for name, folder in sorted(folders.items())
-        if (match := _PACKAGE.fullmatch(name)) and (not used or int(match[1]) in used)
+        if (match := _PACKAGE.fullmatch(name)) and (not used or match[1] in used)
     ]
     if not chosen:
         raise UnknownError("this system shows no energy of its CPU packages (powercap)")

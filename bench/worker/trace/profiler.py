@@ -22,6 +22,7 @@ from bench.records.step_programs import compressed
 from bench.records.trace_rows import PARTS, TraceRow
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
+from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.process_exchange import EndedError
 from bench.worker.prove.failures import in_all_processes
 from bench.worker.prove.gate import Gate
@@ -103,6 +104,7 @@ def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any])
             Operations(modules_of(session.proved[arm.name].programs), mesh.size, others),
         )
         for arm in session.ok_arms()
+        if not isinstance(arm, ForeignArm)  # its devices' work is in other processes
     ]
     pending, total, places = list(arms), PASSES * len(arms), places_of(mesh)
     until = time.monotonic() + ENOUGH_S
