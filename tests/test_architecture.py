@@ -33,7 +33,7 @@ RUNS_JAX = {"contract", "worker"}
 RUNS_JAX_TOO = ("bench/trials/selftest/own_trials.py", "bench/trials/faults/planted")
 """The only parts outside of these rooms that run in a process with jax."""
 
-MOST_LINES = 42_020
+MOST_LINES = 42_024
 """Lower this with every change that shrinks bench/, and raise it only with a feature; the goal is
 35,000."""
 MOST_LINES_OF_A_FILE = 400

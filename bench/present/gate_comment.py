@@ -93,9 +93,8 @@ def command(outcome: Outcome) -> str:
     """Return the command that repeats the gate; with one repository, it names the base's commit."""
     name, revision, *rest = outcome.run.manifest["argv"]
     repositories = outcome.gate["repositories"]
-    if len(repositories) == 1:
-        revision = repositories[0]["base"]
-    return command_lines.of_words((name, revision, *rest))
+    base = repositories[0]["base"] if len(repositories) == 1 else revision
+    return command_lines.of_words((name, base, *rest))
 
 
 def code(text: str) -> Markup:

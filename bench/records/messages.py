@@ -34,8 +34,7 @@ FIRST_LOOK = 16
 
 def is_look(rounds: int) -> bool:
     """Whether there is a look at the samples after this many rounds of a launch: 16, 32, 64 ..."""
-    doublings = rounds // FIRST_LOOK
-    return rounds % FIRST_LOOK == 0 and doublings.bit_count() == 1
+    return rounds % FIRST_LOOK == 0 and (rounds // FIRST_LOOK).bit_count() == 1
 
 
 class BaseFile(TypedDict):

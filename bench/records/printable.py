@@ -15,6 +15,7 @@ _ESCAPES = re.compile(r"\x1b\][^\x07\x1b\n]*\x07?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-
 """Control sequences of a terminal (ECMA-48), with their parameters."""
 _SPACES = "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"
 """The spaces before units, which Python calls unprintable."""
+_TRACE = re.compile(r"(PC: )?\s*@ +0x|\*\*\* .*stack trace")  # as absl prints one
 
 
 def shortened(text: str, most: int = SHOWN) -> str:
@@ -39,6 +40,11 @@ def _line(line: str) -> str:
         c if c.isprintable() or c in _SPACES else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}"
         for c in cut
     )
+
+
+def is_telling(line: str) -> bool:
+    """Whether a line of stderr can be a reason: it is neither empty nor of a native stack trace."""
+    return bool(line.strip()) and not _TRACE.match(line)
 
 
 def ending(code: int) -> str:

@@ -191,6 +191,17 @@ def test_a_child_is_asked_and_answers() -> None:
     assert answer.tail == ["noise"]
 
 
+def test_the_last_line_of_an_abort_is_not_one_of_its_stack_trace() -> None:
+    """As absl prints it, for instance where a device waits for another that has no memory left."""
+    trace = (
+        "F1201 x.cc:1] Termination timeout\n*** Check failure stack trace: ***\n    @  0x7f f()\n"
+    )
+    script = f"import os, sys; sys.stderr.write({trace!r}); sys.stderr.flush(); os.abort()"
+    answer = ask([sys.executable, "-c", script], "", os.environ, 60)
+    last = "F1201 x.cc:1] Termination timeout"
+    assert answer.blame == f"was killed by SIGABRT; its last line: {last}"
+
+
 @pytest.mark.parametrize(
     ("script", "limit_s", "ending"),
     [

@@ -590,9 +590,7 @@ def test_a_dead_process_ends_the_wait_for_the_others():
 
 
 def test_how_a_process_ended_is_told_before_its_last_line():
-    program = (
-        "import sys; print('one', file=sys.stderr); print('two', file=sys.stderr); sys.exit(7)"
-    )
+    program = "import sys; print('one\\ntwo\\n    @ 0x7f f()', file=sys.stderr); sys.exit(7)"
     message = "its process ended with exit code 7 when asked for 'run'; its last line: two"
     with pytest.raises(ChildError, match=message):
         Children([sys.executable, "-c", program], 1, 1, {}).ask("run")

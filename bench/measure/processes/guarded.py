@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from bench.measure.processes.guard import Guard
-from bench.records.printable import ending, readable
+from bench.records.printable import ending, is_telling, readable
 
 OnLine = Callable[[str | None], None]
 """A callback for each line of a process's output, and for None after the last."""
@@ -35,7 +35,7 @@ class Guarded(Guard):
         self._on_line = on_line
         self._input: queue.Queue[str | None] = queue.Queue()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        """The last lines of its stderr, without empty ones."""
+        """The last lines of its stderr that are telling."""
         targets = self._feed, self._read_out, self._read_err
         self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
         for thread in self._threads:
@@ -70,7 +70,7 @@ class Guarded(Guard):
         stderr = cast("IO[str]", self.process.stderr)
         with contextlib.suppress(OSError, ValueError), stderr:
             lines = iter(lambda: stderr.readline(_LINE_CHARACTERS), "")
-            self.tail.extend(line.rstrip("\n") for line in lines if line.strip())
+            self.tail.extend(line.rstrip("\n") for line in lines if is_telling(line))
 
 
 class ChildError(Exception):

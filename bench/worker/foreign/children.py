@@ -22,7 +22,7 @@ import psutil
 from bench.contract.foreign import read_arrays, write_arrays
 from bench.records.host import shown
 from bench.records.paths import CHECKOUT, ROOT
-from bench.records.printable import ending, readable, shortened
+from bench.records.printable import ending, is_telling, readable, shortened
 from bench.records.temporary_folders import temporary_folder
 from bench.records.variants import THREADS, Variant
 from bench.worker.prove.failures import ChildError, UnsupportedError, WrongStepError
@@ -67,7 +67,7 @@ class Children:
         self._processes: list[Any] = []
         self._readers: list[Thread] = []
         self._last_lines = [""] * processes
-        """The last line of each process's stderr."""
+        """The last telling line of each process's stderr."""
         for rank in range(processes):
             try:
                 process = subprocess.Popen(  # noqa: S603 - the implementation's own command
@@ -181,7 +181,8 @@ class Children:
         with contextlib.suppress(OSError, ValueError), stderr:
             for line in iter(lambda: stderr.readline(LONGEST_ANSWER), b""):
                 text = line.decode(errors="replace")
-                self._last_lines[rank] = text.strip() or self._last_lines[rank]
+                if is_telling(text):
+                    self._last_lines[rank] = text.strip()
                 sys.stderr.write(text)
 
     def find_counted(self) -> None:

@@ -169,8 +169,7 @@ class ForeignArm(Arm):
         took, missing, waited, empty = np.array(long).T
         unexplained = (missing - waited - 2 * empty).sum() / took.sum()
         took, missing, empty = (np.quantile(each, 1 - OFTEN) for each in (took, missing, empty))
-        is_short = missing > 2 * empty + LIE_SHARE * took
-        return bool(is_short and unexplained > UNEXPLAINED)
+        return bool(missing > 2 * empty + LIE_SHARE * took and unexplained > UNEXPLAINED)
 
     def why_untrusted(self) -> str:
         """Describe how the processes broke the rules of the rounds; empty if they did not."""
