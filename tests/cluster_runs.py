@@ -94,7 +94,9 @@ class Launches:
         for process in psutil.process_iter():
             try:
                 ours = process.environ().get("LOCKSTEP_TEST") == self._mark
-                if ours and (not module or module in process.cmdline()):
+                command = process.cmdline()
+                is_guard = "-IS" in command  # its arguments are the command of what it guards
+                if ours and (not module or (module in command and not is_guard)):
                     found.append(process)
             except psutil.Error:
                 pass
