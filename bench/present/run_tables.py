@@ -105,8 +105,8 @@ def largest(rows: Sequence[MaxBatchRow]) -> Table:
 
 
 def _refuted(row: MaxBatchRow) -> str:
-    batches, one = " and ".join(map(str, row["refuted"])), len(row["refuted"]) == 1
-    was = "was" if one else "were"
+    batches = row["refuted"] and sentences.listing(map(str, row["refuted"]))
+    was = "was" if len(row["refuted"]) == 1 else "were"
     return f"{batches} {was} predicted to fit, but ran out of memory" if batches else ""
 
 

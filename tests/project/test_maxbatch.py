@@ -329,6 +329,13 @@ def test_a_report_has_them(tmp_path):
     assert [text.partition(" ")[0] for text in refuted] == ["", "400", "", ""]
 
 
+def test_batches_that_were_refuted_are_listed():
+    (row,) = largest.largest([search("a")], read, ran)
+    line = run_tables.largest_line({**row, "batch": 304, "refuted": [400, 348, 320]})
+    said = "400, 348 and 320 were predicted to fit, but ran out of memory"
+    assert line.endswith(f": 304, which ran; {said}")
+
+
 def test_a_table_fits_a_terminal():
     found = largest.largest([search("a", words="asked"), search("loop", words="asked")], read, ran)
     text = io.StringIO()
