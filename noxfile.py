@@ -166,7 +166,7 @@ def package(session: nox.Session) -> None:
 
 @nox.session
 def cluster(session: nox.Session) -> None:
-    """Test Open MPI, Slurm, variables and two hosts, where available (posargs: pytest's).
+    """Test Open MPI, Slurm and two hosts, where available (posargs: pytest's).
 
     On Debian: apt-get install openmpi-bin slurmctld slurmd slurm-client iproute2
     """

@@ -1,4 +1,4 @@
-"""Runs whose processes are started by launchers or by hand, for the tests of `nox -s cluster`."""
+"""Runs whose processes are started by launchers or by hand, for tests of both."""
 
 from __future__ import annotations
 
@@ -176,3 +176,11 @@ def pair(
         command = (*on(rank), *words)
         pair.processes.append(launches.start(*command, cwd=folder, RANK=rank, **variables))
     return pair
+
+
+def interrupt(launches: Launches, how: Callable[[], object]) -> None:
+    """Once a run of LONG has stored a launch, and is at the next."""
+    log = launches.folder / "reports" / "tried" / store.LAUNCHES
+    launches.wait_for("a launch is stored", lambda: log.exists() and any(log.glob("*.jsonl")))
+    launches.wait_for("the next has begun", lambda: launches.workers() == 2)
+    how()
