@@ -187,8 +187,7 @@ def _table(
 def differences(a: Manifest, b: Manifest) -> list[Difference]:
     """Return the differences between two runs, machines first."""
     one, other = _recorded(a), _recorded(b)
-    found = (_differing(kind, one[kind], other[kind]) for kind in one)
-    return list(chain.from_iterable(found))
+    return list(chain.from_iterable(_differing(kind, one[kind], other[kind]) for kind in one))
 
 
 def _recorded(manifest: Manifest) -> dict[Kind, Mapping[str, Any]]:

@@ -1,6 +1,5 @@
 """The report of a launch's worker: its events, how it ended, and which cell is to blame."""
 
-import re
 import signal
 import time
 import uuid
@@ -9,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 from bench.measure.processes.group import FORGED, End, Group, Process
+from bench.measure.processes.oom_kills import OUT_OF_MEMORY
 from bench.records.messages import Phase
 from bench.records.printable import ending, readable
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow
@@ -19,7 +19,6 @@ PEER_S = 30.0
 """Time for the other processes to report a failure that one process has reported."""
 
 _REASON_LINES = 5
-_OUT_OF_MEMORY = re.compile(r"(?i)RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|MemoryError")
 _KILLERS = {
     True: ", by the kernel's out-of-memory killer: its counter has risen",
     False: ", and not by the kernel's out-of-memory killer: its counter has not risen",
@@ -129,5 +128,5 @@ class WorkerReport:
         last = readable("\n".join(ended["tail"][-_REASON_LINES:]))
         self.reason = f"{who} {how}{during}{_KILLERS[by_kernel] if killed else ''}"
         self.reason += f"; its last lines:\n{last}" if last else ""
-        printed = end.code != 0 and _OUT_OF_MEMORY.search(last)
+        printed = end.code != 0 and OUT_OF_MEMORY.search(last)
         self.status = "oom" if printed or (killed and by_kernel is not False) else "crashed"

@@ -142,8 +142,7 @@ def hardware(name: str) -> Hardware:
 def read(path: Path) -> Hardware:
     """Read a sheet; raises ValueError with the file and each faulty field if it is invalid."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Hardware(**{**content, "name": path.stem})
+        return Hardware(**{**tomllib.loads(path.read_text("utf-8")), "name": path.stem})
     except ValidationError as error:
         faults = [
             f"{'.'.join(map(str, fault['loc'])) or 'the sheet'}: {fault['msg']}"

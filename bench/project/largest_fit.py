@@ -13,6 +13,7 @@ from rich.console import Console
 from bench.measure.environment import relevant_variables, worker_environment
 from bench.measure.processes import oom_kills
 from bench.measure.processes.guarded import ask
+from bench.measure.processes.oom_kills import OUT_OF_MEMORY
 from bench.plan.content_keys import Contents
 from bench.plan.option_values import BadInput
 from bench.present.terminal import activity
@@ -259,6 +260,6 @@ def prove_fit(cell: Cell, catalogue: Catalogue) -> Fit:
         return Fit(status="timeout", reason=f"no answer in {TIMEOUT_S:.0f} s", peak_bytes=None)
     killed = answer.ending == "was killed by SIGKILL"
     by_kernel = killed and oom_kills.killed_by_kernel(before) is not False
-    if by_kernel or "bad_alloc" in "\n".join(answer.tail):
+    if by_kernel or OUT_OF_MEMORY.search("\n".join(answer.tail)):
         return Fit(status="oom", reason=f"its process {answer.ending}", peak_bytes=None)
     return Fit(status="crashed", reason=f"its process {answer.blame}", peak_bytes=None)

@@ -593,6 +593,7 @@ def test_without_its_file_a_cell_is_searched_and_not_kept(stored):
         ({"ending": "was killed by SIGKILL"}, None, "oom", "its process was killed by SIGKILL"),
         ({"ending": "was killed by SIGKILL"}, False, "crashed", "its process is to blame"),
         ({"tail": ["what():", "std::bad_alloc"]}, False, "oom", "its process ended with code 1"),
+        ({"tail": ["LLVM ERROR: out of memory"]}, False, "oom", "its process ended with code 1"),
         ({"ending": "ended with code 1"}, True, "crashed", "its process is to blame"),
     ],
 )

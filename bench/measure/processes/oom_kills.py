@@ -1,4 +1,4 @@
-"""Kills by the kernel's out-of-memory killer.
+"""Processes that run out of memory: kills by the kernel's out-of-memory killer, and messages.
 
 A SIGKILL does not tell its sender, but since version 4.13 Linux counts the kills of its
 out-of-memory killer in /proc/vmstat, also those in control groups. The counter rises before the
@@ -11,6 +11,8 @@ from pathlib import Path
 from bench.records.host import shown
 
 VMSTAT = Path("/proc/vmstat")
+OUT_OF_MEMORY = re.compile(r"(?i)RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|MemoryError")
+"""What a process prints last that ends for lack of memory without being killed."""
 
 
 def count_kills() -> int | None:
